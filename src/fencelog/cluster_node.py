@@ -31,11 +31,9 @@ from fencelog.broker.metadata.cluster_state import (
     Changed,
     ClusterState,
     PartitionKey,
-    broker_key,
 )
 from fencelog.broker.metadata.cluster_topics import ClusterTopics, ReplicationFactors
 from fencelog.broker.metadata.elections import Elections
-from fencelog.broker.metadata.known_commits import commit_known
 from fencelog.broker.metadata.registration import (
     BrokerRegistration,
     fence,
@@ -50,6 +48,7 @@ from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.peers.identity import Identity
 from fencelog.broker.peers.incoming import IncomingPeers
 from fencelog.broker.peers.outgoing import OutgoingPeers
+from fencelog.broker.replicas.full_disk import FullDisk
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.leaders import RemoteLeaders
 from fencelog.broker.replicas.led import LedPartitions
@@ -58,7 +57,6 @@ from fencelog.broker.replicas.replica_manager import ReplicaManager
 from fencelog.broker.replicas.serving import Serving
 from fencelog.coordination.controller.model import PartitionState, Registration
 from fencelog.errors import (
-    CorruptionError,
     FencedError,
     FencelogError,
     NotCoordinatorError,
@@ -66,7 +64,7 @@ from fencelog.errors import (
 )
 from fencelog.log.config import LogConfig
 from fencelog.node import NewMembership
-from fencelog.ports import Disk, MetadataStore, MetadataWrite, Random
+from fencelog.ports import Disk, MetadataStore, Random
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import Instant, NodeId, TopicId, TopicPartition
 
@@ -116,6 +114,7 @@ class ClusterMember:
         self,
         identity: Identity,
         boot_id: str,
+        place: str,
         config: BrokerConfig,
         disk: Disk,
         metadata: MetadataStore,
@@ -125,6 +124,7 @@ class ClusterMember:
         """Nothing is open before ``open``; nobody knows of it before ``join``."""
         self._identity = identity
         self._boot_id = boot_id
+        self._place = place
         self._config = config
         self._disk = disk
         self._metadata = metadata
@@ -187,7 +187,7 @@ class ClusterMember:
     async def open(self, undo: AsyncExitStack) -> str:
         """Open the data directory, and read what the metadata store has; return the cluster's id.
 
-        Raises CorruptionError and StorageError.
+        Raises CorruptionError, StorageError, and FencedError if its number is another broker's.
         """
         directory = self._directory = await DataDirectory.open(
             self._disk,
@@ -204,9 +204,9 @@ class ClusterMember:
             directory.lost_power and self._config.durability == "os"
         )
         if may_lack_records:
-            # In this order: a leader that goes on after a pause may not let the earlier life join.
-            await self._end_earlier_life(directory.directory_id)
-            left = await leave_replica_sets(self._metadata, self._identity.node_id)
+            left = await leave_replica_sets(
+                self._metadata, self._identity.node_id, self._registered_directory()
+            )
             if left:
                 log.warning(
                     "this broker may have lost records (the machine has restarted, or the data "
@@ -244,7 +244,15 @@ class ClusterMember:
             self._config.replica_lag_s,
         )
         replicas = self._replica_manager(broker, isr)
-        controller = ClusterController(self._metadata, self.state, registration, self._feed.min_isr)
+        full_disk = FullDisk(self._disk, registration.announce_full)
+        replicas.exhausted = full_disk.noticed
+        controller = ClusterController(
+            self._metadata,
+            self.state,
+            registration,
+            self._feed.min_isr,
+            self._config.internal_replication_factor,
+        )
         self._follow(broker, undo)
         stopped = asyncio.Event()
         works = (
@@ -253,6 +261,7 @@ class ClusterMember:
             controller.run(),
             replicas.run(),
             isr.run(),
+            full_disk.run(),
             stopped.wait(),
         )
         loop = asyncio.get_running_loop()
@@ -288,20 +297,12 @@ class ClusterMember:
 
     # -- inside --------------------------------------------------------------------------------
 
-    async def _end_earlier_life(self, directory_id: str) -> None:
-        """Remove the registration of this data directory's last life, if it is there yet."""
-        key = broker_key(self._identity.node_id)
-        while (cell := await self._metadata.get(key)) is not None:
-            try:
-                if Registration.decode(key, cell[0]).directory != directory_id:
-                    return  # another broker's: joining says so
-            except CorruptionError as error:
-                log.warning("%s: removed", error)
-            if await commit_known(self._metadata, [MetadataWrite(key, None, cell[1])]):
-                return
+    def _registered_directory(self) -> str:
+        """Return what a registration says of the data directory; that of a copy says otherwise."""
+        assert self._directory is not None, "``open`` comes first"
+        return f"{self._directory.directory_id}{self._place}"
 
     def _new_registration(self, broker: Broker, server: Server) -> BrokerRegistration:
-        assert self._directory is not None, "``open`` comes first"
         host, port = broker.address
         return BrokerRegistration(
             self._metadata,
@@ -311,7 +312,7 @@ class ClusterMember:
                 host=self._config.advertised_host or host,
                 port=self._config.advertised_port or port,
                 incarnation=self._identity.incarnation,
-                directory=self._directory.directory_id,
+                directory=self._registered_directory(),
                 rack=self._config.rack or None,
             ),
             ttl_s=self._config.session_timeout_s,
@@ -449,12 +450,18 @@ class ClusterMember:
 
 
 async def cluster_membership(
-    config: BrokerConfig, disk: Disk, metadata: MetadataStore, random: Random, boot_id: str
+    config: BrokerConfig,
+    disk: Disk,
+    metadata: MetadataStore,
+    random: Random,
+    boot_id: str,
+    place: str = "",
 ) -> NewMembership:
     """Read the cluster's identity, or make it; return how a node becomes a member.
 
-    ``boot_id`` says which start of the machine this is. Raises FencedError for a data directory of
-    another cluster, CorruptionError and StorageError.
+    ``boot_id`` says which start of the machine this is. ``place`` says where the data directory is:
+    the same one elsewhere is a copy, which is not locked while this one is used. Raises
+    FencedError for a data directory of another cluster, CorruptionError and StorageError.
     """
     of_directory = await DataDirectory.cluster_of(disk, config.node_id)
     found = await cluster_identity(metadata, random, directory_cluster_id=of_directory, secret=None)
@@ -464,4 +471,4 @@ async def cluster_membership(
         random.bytes(INCARNATION_BYTES).hex(),
         found.secret,
     )
-    return partial(ClusterMember, identity, boot_id)
+    return partial(ClusterMember, identity, boot_id, place)

@@ -174,7 +174,19 @@ class Node:
         self._pauses = Pauses(self.ownership)
         self.ownership.on_committed = self._ownership_committed
         self._orphaned = OrphanedTransactions(self.logs, leaders, self.transactions, clock)
-        self.broker = Broker(
+        self.broker = self._new_broker(leaders, claims, time_slices, observer)
+        self.server = new_server(config, membership.dispatcher(self.broker, local), ports.stopwatch)
+        self.server.on_closed = self._connection_closed
+
+    def _new_broker(
+        self,
+        leaders: Leaders,
+        claims: ClaimConnections,
+        time_slices: TimeSlices,
+        observer: Observer | None,
+    ) -> Broker:
+        config, membership, random = self.config, self.membership, self._ports.random
+        return Broker(
             config=config,
             catalog=membership.catalog,
             logs=self.logs,
@@ -187,19 +199,17 @@ class Node:
             versioned=self.versioned,
             writer_connections=WriterConnections(self.versioned),
             groups=self.groups,
-            group_requests=GroupRequests(self.groups, clock=clock, random=ports.random),
+            group_requests=GroupRequests(self.groups, clock=self._ports.clock, random=random),
             ownership=self.ownership,
-            ownership_requests=OwnershipRequests(self.ownership, ports.random),
+            ownership_requests=OwnershipRequests(self.ownership, random),
             claims=claims,
-            producer_ids=ProducerIds(metadata, observer),
-            fetch_sessions=FetchSessions(config.fetch_sessions_max, ports.random.bytes),
-            clock=clock,
+            producer_ids=ProducerIds(self._ports.metadata, observer),
+            fetch_sessions=FetchSessions(config.fetch_sessions_max, random.bytes),
+            clock=self._ports.clock,
             time_slices=time_slices,
             observer=observer,
             address=(config.host, config.port),
         )
-        self.server = new_server(config, membership.dispatcher(self.broker, local), ports.stopwatch)
-        self.server.on_closed = self._connection_closed
 
     @property
     def address(self) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +129,23 @@ def test_a_number_of_brokers_that_cannot_be_is_refused(brokers: str) -> None:
     done = subprocess.run(dev, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"fencelog: --brokers='{brokers}': expected a number from 1 to 30\n"
+
+
+@pytest.mark.parametrize("brokers", ["1", "2"])
+def test_a_port_that_is_taken_is_named_with_what_to_do(brokers: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = ["fencelog", "dev", "--listen", address, "--brokers", brokers]
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].endswith(
+        f": cannot listen on {address}: address already in use, perhaps by another broker: stop "
+        "that one, or choose another port with --listen (port 0 is a free one)"
+    )
+    assert "Traceback" not in done.stderr

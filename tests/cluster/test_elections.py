@@ -76,17 +76,39 @@ def test_a_partition_without_a_leader_is_led_by_the_replica_that_its_operator_na
     ]
     assert cluster.leader("t") == -1
     cluster.kill(3)
-    assert b"what only brokers 3 have is lost" in (
+    assert b"what only broker 3 has is lost" in (
         cli.run("partition", "elect", "t/0", "--broker", "2").stderr
     )
     done = cli.run("partition", "elect", "t/0", "--broker", "2", "--yes")
-    assert b"t/0 is led by broker 2" in done.stderr
+    assert b"broker 2 leads t/0 in leader epoch" in done.stderr
     assert [each.value for each in cluster.records("t")] == [b"a", b"b", b"c"]
     refused = cli.run("partition", "elect", "t/0", "--broker", "1", "--yes")
     assert refused.returncode == 1
     assert b"ELECTION_NOT_NEEDED" in refused.stderr
     cluster.start(3)
     wait_until(lambda: cluster.isr("t") == ALL, deadline_s=DEADLINE_S, what="all in sync")
+
+
+def test_who_leads_already_is_not_elected_and_an_election_that_would_be_refused_is_not_promised(
+    cluster: LocalCluster,
+) -> None:
+    cli = Cli(cluster.bootstrap)
+    first, other, _ = stored(cluster)[1].replicas
+    elect = ("partition", "elect", "t/0")
+    leads = f"broker {first} leads t/0 in leader epoch".encode()
+    for flags in [(), ("--broker", str(first)), ("--broker", str(first), "--yes")]:
+        done = cli.run(*elect, *flags)
+        assert done.returncode == 0
+        assert leads in done.stderr
+        assert b"already" in done.stderr
+    shown = cli.run(*elect, "--broker", str(other))
+    assert leads in shown.stderr
+    assert f"broker {other} would be refused".encode() in shown.stderr
+    assert b"with --yes" not in shown.stderr
+    assert b"lost" not in shown.stderr
+    asked = cli.run(*elect, "--broker", str(other), "--yes")
+    assert asked.returncode == 1
+    assert cluster.leader("t") == first
 
 
 def test_a_stock_client_elects_leaders(cluster: LocalCluster) -> None:

@@ -38,7 +38,7 @@ class Host:
             on_lost=lambda: self.lost.append(None),
         )
         self.controller = ClusterController(
-            store, self.state, self.registration, lambda _topic_id: 1
+            store, self.state, self.registration, lambda _topic_id: 1, internal_factor=1
         )
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -110,6 +110,46 @@ def test_the_partitions_of_a_controller_that_is_gone_are_led_by_the_others(etcd:
             for each in others:
                 await each.state.until(lambda host=each: host.leaders() == elected)
             assert {each.controller.is_controller for each in others} == {True, False}
+
+    asyncio.run(main())
+
+
+def test_a_broker_with_a_full_disk_leads_nothing_and_is_the_same_broker(etcd: Etcd) -> None:
+    async def main() -> None:
+        async with hosts(etcd) as (first, second, third):
+            await make_topic(first, (first.node, second.node, third.node))
+
+            async def all_led(by: Host, epoch: int, isr: set[NodeId]) -> None:
+                def as_expected() -> bool:
+                    known = first.state.partitions.values()
+                    return (
+                        all(
+                            (each.state.leader, each.state.leader_epoch, {*each.state.isr})
+                            == (by.node, epoch, isr)
+                            for each in known
+                        )
+                        and len(known) == PARTITIONS
+                    )
+
+                await first.state.until(as_expected)
+
+            await all_led(first, 0, {first.node, second.node, third.node})
+            await third.registration.announce_full(True)
+            await all_led(first, 0, {first.node, second.node})
+            await third.registration.announce_full(False)
+            await first.registration.announce_full(True)
+            await all_led(second, 1, {second.node})
+            await second.registration.announce_full(True)
+            await second.registration.announce_full(False)
+            await first.registration.announce_full(False)
+            for each in (first, second, third):
+                await first.state.until(
+                    lambda host=each: (
+                        first.state.brokers[host.node].version == host.registration.version
+                    )
+                )
+            await all_led(second, 1, {second.node})
+            assert [each.lost for each in (first, second, third)] == [[], [], []]
 
     asyncio.run(main())
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,3 +90,58 @@ def test_brokers_that_stop_together_do_not_wait_for_each_other(
             each.stop_deadline_s = SOON_S
             os.kill(each.pid, signal.SIGTERM)
         assert [each.terminate() for each in (second, third)] == [0, 0]
+
+
+def refused(etcd: Etcd, folder: Path, number: int) -> str:
+    """Start a broker that must not come to listen; return its one line."""
+    broker = member(etcd, folder, number)
+    done = subprocess.run(
+        broker.command(), capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_another_directory_with_the_number_of_a_live_broker_takes_nothing_from_it(
+    own_etcd: Etcd, tmp_path: Path
+) -> None:
+    with member(own_etcd, tmp_path, 1) as first, member(own_etcd, tmp_path, 2) as live:
+        with Client(first.address) as client:
+            client.create_topic("t", 4, replication=2)
+            before = client.describe_topic("t").partitions
+            assert {each.leader for each in before} == {1, 2}
+            assert all(len(each.in_sync) == len(each.replicas) for each in before)
+            elsewhere = tmp_path / "elsewhere"
+            ignored = shutil.ignore_patterns("*.tmp")
+            shutil.copytree(live.data_dir, tmp_path / "copied" / "b2", ignore=ignored)
+            for folder in (elsewhere, tmp_path / "copied"):
+                line = refused(own_etcd, folder, 2)
+                assert line.startswith(
+                    f"fencelog: cannot serve {folder}/b2: broker 2 is registered"
+                )
+                assert live.address in line
+                assert "another node.id" in line
+            assert client.describe_topic("t").partitions == before
+        assert "lease" not in live.stderr
+
+
+def test_a_silent_broker_does_not_hold_up_what_any_other_can_answer(
+    own_etcd: Etcd, tmp_path: Path
+) -> None:
+    with (
+        member(own_etcd, tmp_path, 1) as silent,
+        member(own_etcd, tmp_path, 2) as second,
+        member(own_etcd, tmp_path, 3) as third,
+    ):
+        addresses = ",".join(each.address for each in (silent, second, third))
+        with Client(addresses, request_timeout_s=SOON_S) as client:
+            client.create_topic("t", 1, replication=3)
+            os.kill(silent.pid, signal.SIGSTOP)
+            try:
+                # Its connection is open; a call that waits for it ends with an error.
+                assert [each.name for each in client.topics(["t"])] == ["t"]
+                with Client(addresses, request_timeout_s=SOON_S) as other:
+                    assert [each.name for each in other.topics(["t"])] == ["t"]
+            finally:
+                os.kill(silent.pid, signal.SIGCONT)

@@ -65,7 +65,7 @@ def fill(folder: Path) -> Path:
     return broker.data_dir
 
 
-def _records(count: int, seed: int, keys: int = 1 << 30) -> list[ToSend]:
+def to_send(count: int, seed: int, keys: int = 1 << 30) -> list[ToSend]:
     random = Random(seed)
     return [
         ToSend(
@@ -81,9 +81,9 @@ def _records(count: int, seed: int, keys: int = 1 << 30) -> list[ToSend]:
 def _plain(address: str) -> None:
     for seed, codec in enumerate(CODECS):
         for topic in ("plain", "rolled", "stamped"):
-            Confluent().write(address, topic, _records(120, seed), codec=codec, idempotent=True)
+            Confluent().write(address, topic, to_send(120, seed), codec=codec, idempotent=True)
         # A client of another make: it frames snappy and lz4 in its own way.
-        KafkaPython().write(address, "plain", _records(9, seed), codec=codec)
+        KafkaPython().write(address, "plain", to_send(9, seed), codec=codec)
 
 
 def _transactions(broker: BrokerProcess, client: Client) -> None:
@@ -173,7 +173,7 @@ def _owned(address: str, client: Client) -> None:
 def _compacted(address: str, client: Client) -> None:
     for seed in range(6):
         for topic in ("compacted", "both"):
-            records = _records(60, seed, keys=9)
+            records = to_send(60, seed, keys=9)
             tombs = [ToSend(value=None, key=b"k0")] if seed == 3 else []  # type: ignore[arg-type]
             Confluent().write(address, topic, [*records, *tombs], idempotent=seed % 2 == 0)
         name = f"compacted-{seed % 2}"

@@ -5,7 +5,7 @@ A case is one broker, one master and one session's queries; its strikes hit one 
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -83,6 +83,20 @@ def choose_strikes(case: Case, kills: int, chance: random.Random) -> list[Kill]:
     while len(drawn) < kills:
         drawn += chance.sample(possible, len(possible))
     return drawn[:kills]
+
+
+def one_life(kills: Iterable[Kill]) -> list[Kill]:
+    """The strikes of one driver: up to the first that ends it, or that has no point.
+
+    After one that has no point the query must go on by itself: held at the point of a next strike,
+    it would wait for the killer, and the killer for it.
+    """
+    life = []
+    for kill in kills:
+        life.append(kill)
+        if kill.target in DEATHS or kill.point not in POINTS:
+            break
+    return life
 
 
 def shares(kills: int, cases: Sequence[Case]) -> list[int]:

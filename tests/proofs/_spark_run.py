@@ -19,7 +19,7 @@ import psutil
 
 from fencelog.errors import FencelogError
 from tests.proofs._compare import read_all
-from tests.proofs._spark_cases import DEATHS, STANDALONE, Case
+from tests.proofs._spark_cases import DEATHS, STANDALONE, Case, one_life
 from tests.proofs._spark_history import Look, judge, look
 from tests.proofs._spark_kills import (
     BATCH_RECORDS,
@@ -59,6 +59,8 @@ STANDALONE_SETTINGS = {**CLUSTER_SETTINGS, "spark.executor.cores": "1", "spark.c
 CORES_EACH = 2
 """Of each worker of the standalone cluster: a stopped driver keeps its executors."""
 RANDOM_S = 1.5
+SPARE_BATCHES = 5
+"""Of input after a driver's last strike, for what is read until a random moment and after it."""
 START_S = (0.5, 8.0)
 BARREN_MAX = 6
 """Drivers in a row that note no batch; kills early in a start are among them."""
@@ -141,6 +143,8 @@ class CaseRun(Run):
         self._left.extend(kills)
         while self._left and time.monotonic() < until:
             self._settle()
+            if self._driver is not None and not self._planned:
+                self._driver.end(STEP_S)
             driver = self._running()
             batch, kill = self._planned[0]
             try:
@@ -168,14 +172,13 @@ class CaseRun(Run):
         self._noted = noted
         assert self._barren < BARREN_MAX, f"{BARREN_MAX} drivers in a row noted no batch"
         self._aim(self._chance.choice(self._case.queries))
-        life = list(self._left)
-        deaths = [index for index, kill in enumerate(life) if kill.target in DEATHS]
-        life = life[: deaths[0] + 1] if deaths else life
+        life = one_life(self._left)
         # The batch that an earlier driver left is repeated as it was: the strikes come after it.
         first = self._last("commits") + 2
         self._planned = deque((first + index, kill) for index, kill in enumerate(life))
         ahead = min(sum(self._ends_of(query)) for query in self._case.queries)
-        self._send(max(0, (len(life) + 3) * BATCH_RECORDS - (self._sent - ahead)))
+        more = len(life) + SPARE_BATCHES
+        self._send(max(0, more * BATCH_RECORDS - (self._sent - ahead)))
         self._driver = self._start_queries()
         return self._driver
 

@@ -16,7 +16,7 @@ from tests.proofs import _spark_kills as spark_part
 from tests.proofs import _spark_run as part
 from tests.proofs._limit import limited
 from tests.proofs._spark_history import Look, judge
-from tests.proofs._spark_kills import LOCAL, Kill
+from tests.proofs._spark_kills import LOCAL, POINTS, Kill
 from tests.proofs._spark_report import Proof, report
 from tests.support.spark.queries import COMPLETE, COPY, EACH_BATCH, expected
 
@@ -62,6 +62,16 @@ def test_every_strike_comes_before_any_comes_again() -> None:
     assert "executor" not in {
         each.target for each in cases.choose_strikes(local, 100, random.Random(4))
     }
+
+
+def test_no_driver_is_held_at_a_point_while_its_query_is_to_go_on_by_itself() -> None:
+    chance = random.Random(5)
+    left = cases.choose_strikes(SLICE, 200, chance)
+    while left:
+        *held, last = life = cases.one_life(left)
+        assert all(kill.point in POINTS and kill.target not in cases.DEATHS for kill in held)
+        left = left[len(life) :]
+        assert not left or last.point not in POINTS or last.target in cases.DEATHS
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from fencelog_sim.world.loop import Process, SimLoop
 from fencelog_sim.world.metadata import SimMetadata, SimStore
 
 TTL_S = 9.0
+INTERNAL_FACTOR = 3
 
 
 def in_virtual_time(main: Callable[[], Coroutine[Any, Any, None]], *, seed: str = "0") -> None:
@@ -85,7 +86,7 @@ class Host:
         logs = cast(LogManager, NoLogs())
         self.feed = ClusterFeed(self.state, self.catalog, self.settings, logs)
         self.controller = ClusterController(
-            self.session, self.state, self.registration, self.feed.min_isr
+            self.session, self.state, self.registration, self.feed.min_isr, INTERNAL_FACTOR
         )
         self.topics = ClusterTopics(
             config,
@@ -95,7 +96,7 @@ class Host:
             self.session,
             logs,
             SimRandom(Random(f"{number}/{life}")),
-            ReplicationFactors(3, 3),
+            ReplicationFactors(3, INTERNAL_FACTOR),
         )
 
     async def join(self, *, controls: bool = True) -> "Host":

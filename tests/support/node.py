@@ -115,9 +115,12 @@ class World:
             await runtime.stop()
         for sender in node.senders():
             await sender.stop()
-        for task in node._tasks:
+        deleting = node.logs._deleting
+        tasks = node._tasks if deleting is None else [*node._tasks, deleting]
+        for task in tasks:
             task.cancel()
-        await asyncio.wait(node._tasks)
+        # What a cut has raised in one of them is nobody's concern.
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Peer:

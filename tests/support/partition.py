@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec
 
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.partitions.role import Alone, Role
@@ -18,6 +19,8 @@ from fencelog_sim.world.disk import SimDisk
 from tests.support.log import NOW_MS, make_batch
 from tests.support.observing import Told
 from tests.support.storage import TOPIC_ID
+
+P = ParamSpec("P")
 
 NAME = TopicPartition("t", 0)
 EVERY = 1 << 20
@@ -110,11 +113,11 @@ class Rig:
         return [header.base_offset for header, _ in iterate(found.records)]
 
 
-def scenario(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
+def scenario(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
     """Run an async test in a loop of its own."""
 
-    def run() -> None:
-        asyncio.run(test())
+    @wraps(test)
+    def run(*args: P.args, **options: P.kwargs) -> None:
+        asyncio.run(test(*args, **options))
 
-    run.__name__ = test.__name__
     return run

@@ -347,6 +347,12 @@ class DirectoryLock:
             raise _storage_error("lock", path, error) from error
         return cls(directory, descriptors)
 
+    @property
+    def place(self) -> str:
+        """Which directory it is on this machine: a copy is another one."""
+        held = os.fstat(self._descriptors[0])
+        return f"@{held.st_dev:x}:{held.st_ino:x}"
+
     def check(self) -> None:
         """Raise DirectoryReplacedError if the path leads to another directory or to none.
 

@@ -46,7 +46,9 @@ async def open_member(config: BrokerConfig) -> AsyncIterator[Node]:
             random=random,
             check_directory=lock.check,
         )
-        membership = await cluster_membership(config, disk, metadata, random, _boot_id())
+        membership = await cluster_membership(
+            config, disk, metadata, random, _boot_id(), lock.place
+        )
         node = Node(config, ports, new_membership=membership)
         await node.start()
         undo.push_async_callback(node.stop)

@@ -32,10 +32,11 @@ async def serve_brokers(
     """Run this many brokers until they are to stop; return the first failure, if any.
 
     ``all_ready`` is told the addresses of all, once each listens. Topics have a replica on each
-    broker, internal ones on three at most. Raises StorageError.
+    broker, internal ones on three at most. Raises StorageError, and what a first start raises.
     """
     addresses: dict[int, str] = {}
     failures: list[BaseException] = []
+    refused: list[Exception] = []
 
     def listening(node: Node) -> None:
         is_new = node.config.node_id not in addresses
@@ -58,9 +59,10 @@ async def serve_brokers(
         try:
             failure = await serve_member(of_broker, stop, listening, opened)
         except (FencelogError, OSError) as error:
-            failure = error
-        if failure is not None:
-            failures.append(failure)
+            refused.append(error)
+        else:
+            if failure is not None:
+                failures.append(failure)
         stop.set()
 
     metadata = await SqliteMetadata.open(Path(config.data_dir) / METADATA_FILE, sync=False)
@@ -70,6 +72,8 @@ async def serve_brokers(
                 serving.create_task(serve(number))
     finally:
         await metadata.close()
+    if refused:
+        raise refused[0]
     return failures[0] if failures else None
 
 

@@ -1,5 +1,6 @@
 """The ``fencelog`` command: the module of each command, imported only when it is used."""
 
+import inspect
 import sys
 from importlib import import_module
 
@@ -60,7 +61,18 @@ def build(only: str | None = None) -> typer.Typer:
     for verb, module in VERBS.items():
         if only in (None, verb):
             app.command(name=verb)(getattr(import_module(module), verb))
+    _join_lines(app)
     return app
+
+
+def _join_lines(app: typer.Typer) -> None:
+    """Let the terminal break the lines of each command's help: the parser keeps the source's."""
+    for command in app.registered_commands:
+        text = command.help or inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(part.replace("\n", " ") for part in text.split("\n\n"))
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _join_lines(group.typer_instance)
 
 
 def main() -> None:

@@ -127,14 +127,16 @@ def elect(
                 found = partition_elect.described(client, partition)
                 ends = client.replica_ends(partition, found.replicas)
                 show_rows(partition_elect.rows(found, ends), partition_elect.COLUMNS, form)
-                for line in partition_elect.loss(partition, broker, ends):
-                    say(line)
+                losses = partition_elect.loss(partition, broker, ends)
+                reason = partition_elect.needless(partition, broker, found, ends)
+                if reason is None:
+                    for line in losses:
+                        say(line)
                 if not yes:
-                    say(f"nothing is changed; with --yes broker {broker} leads {name}")
+                    say(reason or f"with --yes broker {broker} leads {name}")
+                    say("nothing is changed")
                     return
-            client.elect_leader(partition, broker)
-            leader = partition_elect.described(client, partition)
-            say(f"{name} is led by broker {leader.leader} in leader epoch {leader.leader_epoch}")
+            say(partition_elect.elect(client, partition, broker))
 
 
 def _loss(found: Checked) -> str:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from fencelog.cli.output import Row, UsageError
+from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -44,6 +45,48 @@ def rows(partition: "PartitionDescription", ends: "list[ReplicaEnds]") -> list[R
     ]
 
 
+def elect(client: "Client", name: TopicPartition, broker: int | None) -> str:
+    """Elect this broker, or the first replica; return who leads.
+
+    Who leads already need not be elected, as with Kafka's tool. Raises RequestError.
+    """
+    try:
+        client.elect_leader(name, broker)
+    except RequestError as error:
+        found = described(client, name)
+        if error.code is ErrorCode.ELECTION_NOT_NEEDED and broker in {None, found.leader}:
+            return f"{_led(name, found)} already"
+        raise
+    return _led(name, described(client, name))
+
+
+def needless(
+    name: TopicPartition, broker: int, partition: "PartitionDescription", ends: "list[ReplicaEnds]"
+) -> str | None:
+    """Return why the election of this broker would be refused; None if it need not be.
+
+    Nobody is elected who may lack records while a replica is live that has them all. A live
+    eligible replica is not seen here: clients are not told which ones are.
+    """
+    if partition.leader == broker:
+        return f"{_led(name, partition)} already: nobody needs to be elected"
+    place = f"{name.topic}/{name.partition}"
+    refused = f"broker {broker} would be refused"
+    if partition.leader >= 0:
+        return f"{_led(name, partition)} and has all that is committed: {refused}"
+    for each in ends:
+        if each.broker in partition.in_sync and each.log_end_offset is not None:
+            return f"broker {each.broker} is in sync and is going to lead {place}: {refused}"
+    return None
+
+
+def _led(name: TopicPartition, partition: "PartitionDescription") -> str:
+    return (
+        f"broker {partition.leader} leads {name.topic}/{name.partition} in leader epoch "
+        f"{partition.leader_epoch}"
+    )
+
+
 def loss(name: TopicPartition, broker: int, ends: "list[ReplicaEnds]") -> list[str]:
     """Return what is lost if this broker is elected, as far as the replicas have answered."""
     silent = [each.broker for each in ends if each.log_end_offset is None]
@@ -69,8 +112,5 @@ def loss(name: TopicPartition, broker: int, ends: "list[ReplicaEnds]") -> list[s
             f"offsets {chosen.log_end_offset} to {known - 1} are committed: they are lost, and new "
             "records get them"
         )
-    if silent:
-        lines.append(
-            f"what only brokers {', '.join(map(str, silent))} have is lost: they do not answer"
-        )
+    lines += [f"what only broker {each} has is lost: it does not answer" for each in silent]
     return lines or [f"no replica that answers has more than broker {broker}"]

@@ -113,22 +113,36 @@ def run(
         if owned is not None and bootstrap is None:
             raise UsageError("--own needs a broker: -b HOST:PORT")
         function = load(pipeline)
-        with NamedTemporaryFile(
-            prefix=f"fencelog-{pipeline.stem}-", suffix=".log", delete=False
-        ) as log:
-            log_file = Path(log.name)
-        settings = RunSettings(
-            file=pipeline,
-            master=master,
-            checkpoint=checkpoint or "",
-            bootstrap_servers=bootstrap,
-            available_now=available_now,
-            settings=({"spark.ui.enabled": "true"} if ui else {})
-            | key_values(properties or (), "-X"),
-            log_file=log_file,
-            own=owned,
-        )
-        _run(function, settings, Restarts(enabled=restart_on_failure))
+        with _spark_log(pipeline.stem) as log_file:
+            settings = RunSettings(
+                file=pipeline,
+                master=master,
+                checkpoint=checkpoint or "",
+                bootstrap_servers=bootstrap,
+                available_now=available_now,
+                settings=({"spark.ui.enabled": "true"} if ui else {})
+                | key_values(properties or (), "-X"),
+                log_file=log_file,
+                own=owned,
+            )
+            _run(function, settings, Restarts(enabled=restart_on_failure))
+
+
+@contextmanager
+def _spark_log(pipeline: str) -> Iterator[Path]:
+    """Where Spark's log goes. It is removed at the end, unless the run has failed: then named."""
+    with NamedTemporaryFile(prefix=f"fencelog-{pipeline}-", suffix=".log", delete=False) as log:
+        path = Path(log.name)
+    try:
+        yield path
+    except BaseException as error:
+        is_interrupt = isinstance(error, SystemExit) and error.code == ExitStatus.INTERRUPTED
+        if is_interrupt or not path.stat().st_size:
+            path.unlink()
+        else:
+            say(f"Spark's log is in {path}")
+        raise
+    path.unlink()
 
 
 def _run(function: "Pipeline", settings: "RunSettings", restarts: "Restarts") -> None:
@@ -154,6 +168,8 @@ def _run(function: "Pipeline", settings: "RunSettings", restarts: "Restarts") ->
             if phases.may_leave:
                 # Spark's JVM ends with this process.
                 say("interrupted before all queries were started")
+                if settings.log_file is not None:
+                    settings.log_file.unlink(missing_ok=True)
                 sys.stderr.flush()
                 os._exit(int(ExitStatus.INTERRUPTED))
         if phases.loss:

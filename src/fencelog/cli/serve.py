@@ -27,6 +27,7 @@ from fencelog.version import __version__
 if TYPE_CHECKING:
     from fencelog.node import Node
 
+DURABILITY = "fsync; os in a cluster"
 DURABILITY_HELP = "What an acknowledged record survives. fsync: a power cut; os: kill -9."
 BROKERS_MAX = 30
 Serving = Callable[
@@ -52,7 +53,7 @@ def serve(
         ),
     ] = None,
     durability: Annotated[
-        str | None, typer.Option(metavar="fsync|os", help=DURABILITY_HELP, show_default="fsync")
+        str | None, typer.Option(metavar="fsync|os", help=DURABILITY_HELP, show_default=DURABILITY)
     ] = None,
     metadata: Annotated[
         str | None,

@@ -145,7 +145,7 @@ class Admin:
 
         async def attempt() -> None:
             nonlocal lost
-            connection = await self._controller(deadline)
+            connection = await self._cluster.controller(deadline)
             try:
                 results = await send(connection, deadline)
             except RequestError:
@@ -347,10 +347,6 @@ class Admin:
 
     async def _view(self, topics: Sequence[str] | None) -> ClusterView:
         return await self._cluster.metadata(topics, self._cluster.deadline())
-
-    async def _controller(self, deadline: Deadline) -> Connection:
-        view = await self._cluster.metadata([], deadline)
-        return await self._broker(view.controller_id, deadline)
 
     async def _broker(self, node_id: int | None, deadline: Deadline) -> Connection:
         """Return a connection to this broker, or to any broker if it is None or unknown."""

@@ -7,8 +7,10 @@ looks it up again and repeats the request.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeVar
 
+from fencelog.client.in_turn import ask_in_turn
 from fencelog.client.leaders import KnownLeaders
 from fencelog.client.model import (
     WIRE_ISOLATION,
@@ -18,7 +20,7 @@ from fencelog.client.model import (
     TopicDescription,
 )
 from fencelog.client.retry import retrying
-from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.errors import ErrorCode, WireError
 from fencelog.rpc.connection import Connection, connect
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
@@ -36,6 +38,7 @@ from fencelog.wire.messages.metadata import (
 from fencelog.wire.primitives import error_code
 
 R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 
 DEFAULT_PORT = 9092
 GROUP = 0
@@ -191,18 +194,46 @@ class Cluster:
 
         Raises RequestError (NETWORK_EXCEPTION) with all addresses that were tried.
         """
-        for (_, lane), found in self._connections.items():
-            if lane == "requests" and not found.closed:
-                return found
-        failures = []
-        for address in dict.fromkeys([*self._brokers.values(), *self.options.bootstrap]):
-            try:
-                return await self.connection(address, deadline)
-            except RequestError as error:
-                if error.code is not ErrorCode.NETWORK_EXCEPTION:
-                    raise
-                failures.append(error.text)
-        raise RequestError(ErrorCode.NETWORK_EXCEPTION, "; ".join(failures))
+
+        async def itself(connection: Connection) -> Connection:
+            return connection
+
+        return await self.of_any_broker(itself, deadline)
+
+    async def of_any_broker(
+        self, ask: Callable[[Connection], Awaitable[T]], deadline: Deadline
+    ) -> T:
+        """Return what the first broker answers: open connections come first, silent ones last.
+
+        Raises RequestError as ``any_broker`` does.
+        """
+
+        async def at(address: Address) -> T:
+            return await ask(await self.connection(address, deadline))
+
+        def overtaken(address: Address) -> None:
+            silent = self._connections.pop((address, "requests"), None)
+            if silent is not None:
+                self._connections[address, "requests"] = silent  # asked after the others
+
+        opened = [
+            address
+            for (address, lane), found in self._connections.items()
+            if lane == "requests" and not found.closed
+        ]
+        known = [*opened, *self._brokers.values(), *self.options.bootstrap]
+        return await ask_in_turn(list(dict.fromkeys(known)), at, overtaken)
+
+    async def controller(self, deadline: Deadline) -> Connection:
+        """Return a connection to the controller; to any broker while none is known.
+
+        Raises RequestError.
+        """
+        view = await self.metadata([], deadline)
+        address = self.address_of(view.controller_id)
+        if address is None:
+            return await self.any_broker(deadline)
+        return await self.connection(address, deadline)
 
     async def reach(self) -> None:
         """Connect to any broker. Raises RequestError (NETWORK_EXCEPTION) if none answers."""
@@ -220,13 +251,12 @@ class Cluster:
             allow_auto_topic_creation=False,
         )
 
-        async def attempt() -> MetadataResponse:
-            connection = await self.any_broker(deadline)
+        async def ask(connection: Connection) -> MetadataResponse:
             return await self.ask(
                 connection, request, MetadataResponse, deadline, METADATA_VERSION_MAX
             )
 
-        answer = await retrying(attempt, deadline)
+        answer = await retrying(lambda: self.of_any_broker(ask, deadline), deadline)
         brokers = tuple(
             BrokerDescription(node_id=b.node_id, host=b.host, port=b.port, rack=b.rack)
             for b in answer.brokers
@@ -340,16 +370,8 @@ class Cluster:
         """Return where the coordinator of a group, a transactional id or ownership is."""
         address = self._coordinators.get((kind, key))
         if address is None:
-            connection = await self.any_broker(deadline)
-            if kind == OWNERSHIP and ApiKey.OWN not in connection.versions:
-                what = f"ownership at broker {connection.address}"
-                raise failure(ErrorCode.UNSUPPORTED_VERSION, what)
-            answer = await self.ask(
-                connection,
-                FindCoordinatorRequest(key=key, key_type=kind),
-                FindCoordinatorResponse,
-                deadline,
-                FIND_COORDINATOR_VERSION_MAX,
+            answer = await self.of_any_broker(
+                partial(self._find_coordinator, kind, key, deadline), deadline
             )
             if answer.error_code:
                 what = f"coordinator of {key}" if key else "coordinator"
@@ -357,6 +379,20 @@ class Cluster:
             address = (answer.host, answer.port)
             self._coordinators[kind, key] = address
         return address
+
+    async def _find_coordinator(
+        self, kind: int, key: str, deadline: Deadline, connection: Connection
+    ) -> FindCoordinatorResponse:
+        if kind == OWNERSHIP and ApiKey.OWN not in connection.versions:
+            what = f"ownership at broker {connection.address}"
+            raise failure(ErrorCode.UNSUPPORTED_VERSION, what)
+        return await self.ask(
+            connection,
+            FindCoordinatorRequest(key=key, key_type=kind),
+            FindCoordinatorResponse,
+            deadline,
+            FIND_COORDINATOR_VERSION_MAX,
+        )
 
     async def ask_coordinator(
         self,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from fencelog.client.admin import LATEST
 from fencelog.client.cluster import Cluster
 from fencelog.client.model import WIRE_ISOLATION, Isolation, ReplicaEnds
 from fencelog.client.retry import retrying
@@ -25,7 +26,6 @@ from fencelog.wire.messages.list_offsets import (
 from fencelog.wire.primitives import error_code
 
 PREFERRED, UNCLEAN = 0, 1
-LATEST = -1
 ANY_REPLICA = -2
 """As a replica id: answer whoever leads. Kafka's debugging consumer."""
 ANSWER_S = 3.0
@@ -73,7 +73,7 @@ class Elections:
         what = f"the end of {partition} at broker {broker}"
         address = self._cluster.address_of(broker)
         if address is None:
-            raise failure(ErrorCode.BROKER_NOT_AVAILABLE, what)
+            raise failure(ErrorCode.BROKER_NOT_AVAILABLE, what, f"broker {broker} is not live")
         connection = await self._cluster.connection(address, deadline)
         asked = ListOffsetsPartition(partition_index=partition.partition, timestamp=LATEST)
         request = ListOffsetsRequest(
@@ -105,12 +105,7 @@ class Elections:
 
         async def attempt() -> None:
             nonlocal lost
-            view = await self._cluster.metadata([], deadline)
-            address = self._cluster.address_of(view.controller_id)
-            if address is None:
-                connection = await self._cluster.any_broker(deadline)
-            else:
-                connection = await self._cluster.connection(address, deadline)
+            connection = await self._cluster.controller(deadline)
             try:
                 answer = await self._cluster.ask(
                     connection, request, ElectLeadersResponse, deadline

@@ -55,7 +55,7 @@ class TopicChanges:
         deadline = self._cluster.deadline()
 
         async def attempt() -> None:
-            connection = await self._controller(deadline)
+            connection = await self._cluster.controller(deadline)
             answer = await self._cluster.ask(
                 connection, request, IncrementalAlterConfigsResponse, deadline
             )
@@ -78,7 +78,7 @@ class TopicChanges:
 
         async def attempt() -> None:
             nonlocal lost
-            connection = await self._controller(deadline)
+            connection = await self._cluster.controller(deadline)
             try:
                 answer = await self._cluster.ask(
                     connection, request, CreatePartitionsResponse, deadline
@@ -154,10 +154,3 @@ class TopicChanges:
         if missing := set(partitions) - set(found):
             raise failure(ErrorCode.UNKNOWN_SERVER_ERROR, f"the response lacks {min(missing)}")
         return found
-
-    async def _controller(self, deadline: Deadline) -> Connection:
-        view = await self._cluster.metadata([], deadline)
-        address = self._cluster.address_of(view.controller_id)
-        if address is None:
-            return await self._cluster.any_broker(deadline)
-        return await self._cluster.connection(address, deadline)

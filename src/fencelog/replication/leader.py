@@ -32,7 +32,15 @@ class Leadership(NamedTuple):
 class _Follower:
     """What one follower has said since it connected."""
 
-    __slots__ = ("asked_at", "caught_up_at", "durable_end", "fetch_end", "log_end_then")
+    __slots__ = (
+        "asked_at",
+        "caught_up_at",
+        "durable_end",
+        "fetch_end",
+        "log_end_then",
+        "unflushed_end",
+        "unflushed_since",
+    )
 
     def __init__(self, caught_up_at: Instant) -> None:
         self.caught_up_at = caught_up_at
@@ -41,8 +49,8 @@ class _Follower:
 
     def forget(self) -> None:
         """It has to say again what it has."""
-        self.fetch_end = self.durable_end = self.log_end_then = _UNKNOWN
-        self.asked_at = _NEVER
+        self.fetch_end = self.durable_end = self.log_end_then = self.unflushed_end = _UNKNOWN
+        self.asked_at = self.unflushed_since = _NEVER
 
     def said(self, fetch_end: Offset, durable_end: Offset, now: Instant, log_end: Offset) -> None:
         """Take a position. Time counts as in Kafka's ``Replica.updateFetchState``.
@@ -54,8 +62,14 @@ class _Follower:
             self.caught_up_at = now
         elif self.asked_at != _NEVER and fetch_end >= self.log_end_then:
             self.caught_up_at = self.asked_at
+        if durable_end >= self.unflushed_end:
+            self.unflushed_end, self.unflushed_since = fetch_end, now
         self.fetch_end, self.durable_end = fetch_end, durable_end
         self.asked_at, self.log_end_then = now, log_end
+
+    def flushes(self, now: Instant, lag_s: float) -> bool:
+        """Whether what it had ``lag_s`` ago is durable there: else its disk holds all others up."""
+        return self.durable_end >= self.unflushed_end or now - self.unflushed_since <= lag_s
 
 
 class LeaderProgress:
@@ -110,6 +124,10 @@ class LeaderProgress:
     def is_member(self, replica: NodeId) -> bool:
         """Whether a replica is in sync, as far as the store is known."""
         return replica in self._isr
+
+    def is_replica(self, node: NodeId) -> bool:
+        """Whether a broker holds the partition, as far as is known here."""
+        return node in self._replicas
 
     @property
     def has_enough(self) -> bool:
@@ -185,14 +203,25 @@ class LeaderProgress:
 
     # -- the in-sync replicas --------------------------------------------------------------------
 
+    def placed(self, replicas: tuple[NodeId, ...]) -> None:
+        """The partition has these replicas: more than before, or in another order.
+
+        A new one has to catch up before it joins. Call ``settled`` next.
+        """
+        for each in replicas:
+            if each != self._node_id:
+                self._followers.setdefault(each, _Follower(_NEVER))
+        self._replicas = replicas
+
     def isr_change(
         self, now: Instant, lag_s: float, *, log_end: Offset
     ) -> tuple[NodeId, ...] | None:
         """Return the in-sync replicas to propose; None if they are as they should be.
 
         None, too, while a proposal is on its way. Who has not caught up with the log's end for
-        ``lag_s`` leaves; who has, and has all that is committed and all that earlier leaders wrote,
-        joins (F2). Call it after acknowledgements, and from time to time.
+        ``lag_s`` leaves, and so does whose disk takes longer to make it durable; who has, and has
+        all that is committed and all that earlier leaders wrote, joins (F2). Call it after
+        acknowledgements, and from time to time.
         """
         if not self.is_settled:
             return None
@@ -205,7 +234,7 @@ class LeaderProgress:
         follower = self._followers[replica]
         if follower.fetch_end >= log_end:
             follower.caught_up_at = now
-        if now - follower.caught_up_at > lag_s:
+        if now - follower.caught_up_at > lag_s or not follower.flushes(now, lag_s):
             return False
         if replica in self._isr:
             return True

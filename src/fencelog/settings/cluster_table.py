@@ -35,8 +35,8 @@ CLUSTER_SETTINGS = (
         "offsets.topic.replication.factor",
         Short(1, INT16_MAX),
         3,
-        "copies of a partition of each internal topic; of fewer brokers, when it is created, each "
-        "has one",
+        "copies of a partition of each internal topic; while there are fewer brokers, each has "
+        "one, and those that come get theirs",
         aliases=("transaction.state.log.replication.factor",),
     ),
     broker(

@@ -149,8 +149,8 @@ TOPIC_SETTINGS = (
         "min.insync.replicas",
         Whole(1, INT32_MAX),
         1,
-        "copies that a record needs before it is acknowledged; there is one, so above 1 writes "
-        "with acks=all are refused",
+        "copies that a record needs before acks=all is answered; with fewer in-sync replicas such "
+        "writes are refused. Outside a cluster there is one replica",
     ),
     topic(
         "compression.type",

@@ -298,8 +298,8 @@ class PartitionStore:
             await self._segments.sync_directory()
 
     async def open_segment(self, base_offset: Offset) -> DiskFile:
-        """Open a full segment for reading. Raises FileNotFoundError if it was deleted."""
-        return await self._disk.open(self._segments.path(base_offset))
+        """Open a full segment for reading; raises as ``SegmentFiles.open`` does."""
+        return await self._segments.open(base_offset)
 
     async def open_cleaned(self, base_offset: Offset) -> DiskFile:
         """Create the file that will replace a segment; removes one that a crash left."""

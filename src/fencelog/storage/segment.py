@@ -303,6 +303,8 @@ async def find_timestamp(
             return None
         if header.max_timestamp >= timestamp and not header.is_undated:
             batch = await file.read(position, header.size)
+            if not check_crc(batch):
+                raise CorruptionError(f"{path}: wrong CRC of the batch at position {position}")
             found = await _find_in_batch(header, batch, plan, timestamp, pause)
             if found is not None:
                 return found

@@ -7,7 +7,7 @@ descriptor for each of its segments, nor a broker one for each partition that no
 
 from collections.abc import Iterator
 
-from fencelog.errors import StorageError
+from fencelog.errors import CorruptionError, StorageError
 from fencelog.log import layout
 from fencelog.ports import Disk, DiskFile
 from fencelog.storage.open_segment import OpenSegment
@@ -118,11 +118,24 @@ class SegmentFiles:
 
     # Reading
 
+    async def open(self, base_offset: Offset) -> DiskFile:
+        """Open the file of a full segment.
+
+        Raises FileNotFoundError if it was deleted meanwhile, CorruptionError if it is missing.
+        """
+        path = self.path(base_offset)
+        try:
+            return await self._disk.open(path)
+        except FileNotFoundError as error:
+            if base_offset in self._segments:
+                raise CorruptionError(f"{path}: the file is missing") from error
+            raise
+
     async def begin_read(self, segment: OpenSegment) -> DiskFile | None:
-        """Return the file to read from, None if it was deleted meanwhile."""
+        """Return the file to read from, None if it was deleted meanwhile; raises as ``open``."""
         if segment.file is None:
             try:
-                file = await self._disk.open(segment.path)
+                file = await self.open(segment.base_offset)
             except FileNotFoundError:
                 return None
             if self._segments.get(segment.base_offset) is segment:

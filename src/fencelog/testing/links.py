@@ -14,6 +14,15 @@ ACCEPT_STEPS = 3
 CHUNK_BYTES = 1 << 16
 
 
+async def accept_no_more(server: asyncio.Server) -> None:
+    """Stop accepting: a server that is closed drops what it is accepting without closing it."""
+    loop = asyncio.get_running_loop()
+    for listening in server.sockets:
+        loop.remove_reader(listening.fileno())
+    for _ in range(ACCEPT_STEPS):
+        await asyncio.sleep(0)
+
+
 class Link:
     """The way from one broker to another."""
 
@@ -37,12 +46,7 @@ class Link:
     async def stop(self) -> None:
         """Reset and refuse connections, as the machine of a process that has ended does."""
         if self._server is not None:
-            loop = asyncio.get_running_loop()
-            for listening in self._server.sockets:
-                loop.remove_reader(listening.fileno())
-            # Not closed before: a closed server drops what it is accepting without closing it.
-            for _ in range(ACCEPT_STEPS):
-                await asyncio.sleep(0)
+            await accept_no_more(self._server)
             self._server.close()
         for task in self._tasks:
             task.cancel()

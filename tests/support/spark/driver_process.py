@@ -75,9 +75,14 @@ class DriverProcess:
                 each.resume()
 
     def jvm(self) -> psutil.Process:
-        """Spark's driver itself; the Python of the driver is its parent."""
-        children = psutil.Process(self._process.pid).children()
-        return next(each for each in children if each.name() == "java")
+        """Spark's driver itself; the Python of the driver is its parent.
+
+        Raises psutil.NoSuchProcess if it has ended.
+        """
+        for each in psutil.Process(self._process.pid).children():
+            if each.name() == "java":
+                return each
+        raise psutil.NoSuchProcess(self._process.pid, msg="its JVM has ended")
 
     def tree(self) -> list[psutil.Process]:
         """It and all that it started, while it runs."""

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.broker.metadata.cluster_state import (
     PartitionKey,
     encoded_controller,
@@ -147,6 +148,26 @@ def test_a_controller_that_does_not_know_of_its_successor_changes_nothing() -> N
         assert not await old.controller._commit_batch(stale, {key: state})
         assert await new.controller._commit_batch(unread, {key: state})
         assert store.values[key.text] != before[key.text]
+
+    in_virtual_time(main)
+
+
+def test_internal_topics_get_the_replicas_that_were_missing_and_others_do_not() -> None:
+    async def main() -> None:
+        store = SimStore()
+        (first,) = await cluster(store, ONE)
+        await make_topic(first, GROUP_TOPIC, [led_by(ONE)] * 100)
+        await make_topic(first, "t", [led_by(ONE)])
+        factors = []
+        for number in (2, 3, 4):
+            host = await Host(store, number).join()
+            await host.state.until(lambda: len(host.state.brokers) == number)  # noqa: B023
+            await asyncio.sleep(5)
+            states = everything(store, GROUP_TOPIC, 100)
+            factors.append({len(each.replicas) for each in states})
+        assert factors == [{2}, {3}, {3}]
+        assert all(each._replace(replicas=(ONE,)) == led_by(ONE) for each in states)
+        assert stored(store, "t") == led_by(ONE)
 
     in_virtual_time(main)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
-from fencelog.errors import ErrorCode
+from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.node import Node
-from fencelog.wire.batch import iterate
+from fencelog.wire.batch import iterate, read_header, seal
 from fencelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
@@ -210,10 +210,41 @@ async def test_a_damaged_log_is_left_alone_and_the_others_are_compacted(world: W
             await peer.produce("u", keyed(node, ("k", "v" * 200)))
         world.disk.corrupt("t-0/00000000000000000000.log", 300)
         content = world.disk.contents("t-0/00000000000000000000.log")
+        told: list[Exception] = []
+        node.broker.logs.get("t", 0).failed.append(told.append)
         await node.cleaner.clean_all()
+        await node.cleaner.clean_all()
+        assert [type(each) for each in told] == [CorruptionError]
         assert world.disk.contents("t-0/00000000000000000000.log") == content
         assert len(await read_all(peer, "u")) < 10
         assert (await peer.produce("t", keyed(node, ("k", "v")))).error is ErrorCode.NONE
+
+
+async def test_a_missing_segment_is_damage_to_compaction_too(world: World) -> None:  # D3
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", **SMALL)
+        await fill(node, peer)
+        await sync_all(node)
+        told: list[Exception] = []
+        node.broker.logs.get("t", 0).failed.append(told.append)
+        world.disk.lose("t-0/00000000000000000000.log")
+        await node.cleaner.clean_all()
+        assert [type(each) for each in told] == [CorruptionError]
+
+
+async def test_malformed_records_are_no_damage(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t", **{**SMALL, "cleanup_policy": "delete"})
+        malformed = seal(read_header(keyed(node, ("k", "v"))), b"\xff" * 50)
+        assert (await peer.produce("t", malformed)).error is ErrorCode.NONE
+        await node.broker.controller.configure_topic(
+            "t", lambda own: {**own, "cleanup.policy": "compact"}
+        )
+        await fill(node, peer)
+        told: list[Exception] = []
+        node.broker.logs.get("t", 0).failed.append(told.append)
+        await node.cleaner.clean_all()
+        assert told == []
 
 
 async def test_a_full_disk_delays_compaction_until_space_is_free(world: World) -> None:  # D2

@@ -180,7 +180,7 @@ def test_a_port_that_is_taken_ends_the_start_and_leaves_nothing_behind(tmp_path:
             port = taken.sockets[0].getsockname()[1]
             config = BrokerConfig(data_dir=str(tmp_path / "data"), host="127.0.0.1", port=port)
             async with nothing_left():
-                with pytest.raises(OSError, match="address already in use"):
+                with pytest.raises(OSError, match=f":{port}: address already in use.*--listen"):
                     async with open_node(config):
                         pass
         async with open_node(config_of(tmp_path)) as node:

@@ -1,13 +1,15 @@
 """A broker's registration: valid for as long as nobody can have seen its lease end."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
 from fencelog.broker.metadata.cluster_state import encoded_controller
 from fencelog.broker.metadata.registration import fence, leave_replica_sets
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
-from fencelog.errors import FencedError
+from fencelog.errors import FencedError, StorageError
 from fencelog.ports import MetadataWrite
 from fencelog.types import Instant, LeaderEpoch, NodeId
 from fencelog_sim.world.gate import Lost
@@ -270,6 +272,66 @@ def test_a_broker_that_stops_says_so_and_ends_its_lease(lost: Lost | None) -> No
     in_virtual_time(main)
 
 
+@pytest.mark.parametrize("lost", [None, Lost(False), Lost(True)])
+def test_a_full_disk_and_room_again_are_stored_in_the_same_life(lost: Lost | None) -> None:
+    async def main() -> None:
+        store = SimStore()
+        host, other = await joined(store), await joined(store, 2)
+        begun_at = store.version("broker/1")
+
+        def seen() -> Registration:
+            return other.state.brokers[ONE].registration
+
+        for is_full in (True, False, True):
+            answers = [lost]
+            host.session.lose = lambda _verb, _key: answers.pop() if answers else None  # noqa: B023
+            await until_stored(host.registration.announce_full, is_full)
+            await other.state.until(lambda: seen().is_full is is_full)  # noqa: B023
+            assert other.state.brokers[ONE].begun_at == begun_at
+            assert host.registration.version == store.version("broker/1") > begun_at
+        await host.registration.announce_stop()
+        await other.state.until(lambda: seen().is_stopping)
+        assert seen() == host.registration.registration
+        assert (seen().is_full, seen().begun_at, seen().rank) == (True, begun_at, 2)
+        await asyncio.sleep(5 * TTL_S)
+        assert host.lost_at == []
+
+    in_virtual_time(main)
+
+
+async def until_stored(announce: Callable[[bool], Awaitable[None]], is_full: bool) -> None:
+    while True:
+        with suppress(StorageError):
+            return await announce(is_full)
+
+
+def test_what_is_announced_at_once_is_all_stored() -> None:
+    async def main() -> None:
+        store = SimStore()
+        host = await joined(store)
+        mine = host.registration
+        await asyncio.gather(mine.announce_full(True), mine.announce_stop())
+        stored = Registration.decode("", store.values["broker/1"][0])
+        assert (stored.is_full, stored.is_stopping) == (True, True)
+
+    in_virtual_time(main)
+
+
+def test_a_life_that_has_ended_announces_nothing() -> None:
+    async def main() -> None:
+        store = SimStore()
+        host = await joined(store)
+        await joined(store, 1, life=2)
+        later = store.values["broker/1"]
+        await host.registration.announce_full(True)
+        assert store.values["broker/1"] == later
+        assert store.commit([MetadataWrite("broker/1", None)])
+        await host.registration.announce_full(True)
+        assert "broker/1" not in store.values
+
+    in_virtual_time(main)
+
+
 # -- others --------------------------------------------------------------------------------------
 
 
@@ -353,7 +415,7 @@ def test_a_broker_that_may_have_lost_records_leaves_every_replica_set() -> None:
             return Lost(True) if writes == 2 else None
 
         session.lose = contended
-        assert await leave_replica_sets(session, ONE) == 160
+        assert await leave_replica_sets(session, ONE, "directory 1") == 160
         after = [
             PartitionState.decode("", store.values[partition(number)][0])
             for number in range(len(many))
@@ -367,5 +429,61 @@ def test_a_broker_that_may_have_lost_records_leaves_every_replica_set() -> None:
         ]
         assert after == after[:5] * 40
         assert store.version(partition(4)) == untouched
+
+    in_virtual_time(main)
+
+
+async def with_partition(store: SimStore) -> bytes:
+    """Store a partition that broker 1 leads, with broker 2 in sync."""
+    state = PartitionState((ONE, TWO), ONE, LeaderEpoch(4), (ONE, TWO), (), "1/1").encode()
+    store.commit([MetadataWrite(partition(0), state)])
+    return state
+
+
+def test_a_new_directory_does_not_take_a_live_broker_of_its_number_out_of_the_isr() -> None:
+    async def main() -> None:
+        store = SimStore()
+        state = await with_partition(store)
+        live = await joined(store)
+        with pytest.raises(FencedError, match=r"^broker 1 is registered already, at h:9092 with"):
+            await leave_replica_sets(store.session(), ONE, "another directory")
+        assert store.values[partition(0)][0] == state
+        await asyncio.sleep(2 * TTL_S)
+        assert live.lost_at == []
+
+    in_virtual_time(main)
+
+
+def test_who_registers_while_another_directory_leaves_the_replica_sets_stays_in_sync() -> None:
+    # The live broker's lease had ended, or another new broker is started at the same time.
+    async def main() -> None:
+        store = SimStore()
+        state = await with_partition(store)
+        live = Host(store, 1)
+        value = live.registration.registration.encode()
+        session = store.session()
+
+        def registers(verb: str, key: str) -> Lost | None:
+            if verb == "commit" and "broker/1" not in store.values:
+                store.commit([MetadataWrite("broker/1", value)])
+            return None
+
+        session.lose = registers
+        with pytest.raises(FencedError):
+            await leave_replica_sets(session, ONE, "another directory")
+        assert store.values[partition(0)][0] == state
+
+    in_virtual_time(main)
+
+
+def test_an_earlier_life_of_the_directory_ends_before_it_leaves_the_replica_sets() -> None:
+    async def main() -> None:
+        store = SimStore()
+        await with_partition(store)
+        earlier = await joined(store)
+        assert await leave_replica_sets(store.session(), ONE, "directory 1") == 1
+        await asyncio.sleep(0.01)
+        assert len(earlier.lost_at) == 1
+        assert PartitionState.decode("", store.values[partition(0)][0]).isr == (TWO,)
 
     in_virtual_time(main)

@@ -1,10 +1,11 @@
 """How ``fencelog run`` leaves, and when a signal may end it at once."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from fencelog.cli.run import _leave, _Phases, run
+from fencelog.cli.run import _leave, _Phases, _spark_log, run
 
 MISSING = "fencelog.errors.RequestError: topic t does not exist (UNKNOWN_TOPIC_OR_PARTITION)"
 
@@ -55,3 +56,24 @@ def test_a_signal_ends_the_process_at_once_only_while_no_query_runs() -> None:
     assert phases.may_leave
     phases.started.set()
     assert not phases.may_leave
+
+
+@pytest.mark.parametrize(
+    ("ending", "is_kept"),
+    [(None, False), (SystemExit(130), False), (SystemExit(1), True), (RuntimeError("x"), True)],
+)
+def test_the_log_of_spark_is_kept_and_named_if_the_run_fails(
+    ending: BaseException | None,
+    is_kept: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with suppress(SystemExit, RuntimeError), _spark_log("orders") as path:
+        path.write_text("what Spark says")
+        if ending is not None:
+            raise ending
+    assert path.parent == tmp_path
+    assert path.exists() == is_kept
+    assert (capsys.readouterr().err == f"Spark's log is in {path}\n") == is_kept

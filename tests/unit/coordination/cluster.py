@@ -22,11 +22,20 @@ def broker(
     number: int = 1,
     rack: str | None = None,
     is_stopping: bool = False,
+    is_full: bool = False,
+    begun_at: int = OLD,
 ) -> LiveBroker:
     registration = Registration(
-        node, "localhost", 9092, life(node, number), f"dir-{node}", rack, is_stopping
+        node, "localhost", 9092, life(node, number), f"dir-{node}", rack, is_stopping, is_full
     )
+    if is_stopping or is_full:  # it was written again
+        registration = registration._replace(begun_at=begun_at)
     return LiveBroker(registration, version)
+
+
+def full(node: NodeId) -> LiveBroker:
+    """A broker that has stored since that its disk is full."""
+    return broker(node, NEW, is_full=True)
 
 
 def live(*brokers: LiveBroker | NodeId) -> Mapping[NodeId, LiveBroker]:

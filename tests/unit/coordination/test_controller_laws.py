@@ -5,15 +5,16 @@ back; all see what is stored late, the controller too, and a write is applied lo
 sent, or never. The committed records, which nobody in the cluster knows, are the yardstick.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
 import pytest
 
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
-from fencelog.coordination.controller.placement import assigned
+from fencelog.coordination.controller.placement import assigned, widened
 from fencelog.coordination.controller.rules import (
+    Brokers,
     LiveBroker,
     StoredPartition,
     changes,
@@ -81,7 +82,7 @@ class Cluster:
         self.random = random
         self.version = 10
         self.brokers = {n: broker(n, self.version) for n in NODES}
-        states = assigned([NODES], self.brokers)
+        states = assigned([random.choice([NODES, NODES[:2], NODES[:1]])], self.brokers)
         assert isinstance(states, list)
         self.state = states[0]
         self.stored_at = self.version = 11
@@ -117,10 +118,16 @@ class Cluster:
     # -- the controller ----------------------------------------------------------------------
 
     def partition(self) -> dict[str, StoredPartition]:
-        return {"k": StoredPartition(self.state, self.stored_at, self.min_isr)}
+        needed = min(self.min_isr, len(self.state.replicas))
+        return {"k": StoredPartition(self.state, self.stored_at, needed)}
+
+    def with_more_replicas(
+        self, partitions: Mapping[str, StoredPartition], brokers: Brokers
+    ) -> dict[str, PartitionState]:
+        return widened(partitions, self.random.randint(1, 3), brokers, [self.state])
 
     def the_controller_reads(self) -> None:
-        decide = self.random.choice((changes, changes, moved_back))
+        decide = self.random.choice((changes, changes, moved_back, self.with_more_replicas))
         self.controller = decide(self.partition(), dict(self.brokers))
         self.controller_read = self.stored_at
 
@@ -159,6 +166,8 @@ class Cluster:
         if node == follower or not leader.leads(node) or not other.runs:
             return
         assert leader.known is not None
+        if follower not in leader.known.replicas:
+            return
         if other.known is None or other.known.leader_epoch != leader.known.leader_epoch:
             return
         same = fork(other.log, leader.log)
@@ -173,7 +182,7 @@ class Cluster:
             return
         known = replica.known
         assert known is not None
-        if len(known.isr) < isr_size_needed(known, replica.min_isr):
+        if len(known.isr) < min(isr_size_needed(known, replica.min_isr), len(known.replicas)):
             return
         counted = {*known.isr, *(n for write in replica.sent for n in write.state.isr)}
         ends = [len(replica.log) if n == node else replica.acknowledged.get(n, 0) for n in counted]
@@ -253,8 +262,17 @@ class Cluster:
     def is_about_to_stop(self, node: NodeId) -> None:
         if node in self.brokers:
             self.version += 1
-            stopping = self.brokers[node].registration._replace(is_stopping=True)
+            known = self.brokers[node]
+            stopping = known.registration._replace(is_stopping=True, begun_at=known.begun_at)
             self.brokers[node] = LiveBroker(stopping, self.version)
+
+    def its_disk_is_full_or_has_room_again(self, node: NodeId) -> None:
+        if node in self.brokers:
+            self.version += 1
+            known = self.brokers[node]
+            other = not known.registration.is_full
+            changed = known.registration._replace(is_full=other, begun_at=known.begun_at)
+            self.brokers[node] = LiveBroker(changed, self.version)
 
     # -- what always holds -------------------------------------------------------------------
 
@@ -285,6 +303,9 @@ class Cluster:
         for state in moved_back(self.partition(), self.brokers).values():
             self.store(state)
         assert waits or self.state.leader == self.state.isr[0]
+        for state in widened(self.partition(), 3, self.brokers, [self.state]).values():
+            self.store(state)
+        assert waits or {*self.state.replicas} == {*NODES}
 
 
 ONE_REPLICA: dict[Callable[[Cluster, NodeId], None], int] = {
@@ -298,6 +319,7 @@ ONE_REPLICA: dict[Callable[[Cluster, NodeId], None], int] = {
     Cluster.its_registration_ends: 2,
     Cluster.begins_a_new_life: 3,
     Cluster.is_about_to_stop: 1,
+    Cluster.its_disk_is_full_or_has_room_again: 2,
 }
 THE_CLUSTER: dict[Callable[[Cluster], None], int] = {
     Cluster.the_controller_reads: 8,

@@ -6,12 +6,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelog.coordination.controller.model import PartitionState
-from fencelog.coordination.controller.placement import assigned, placed
+from fencelog.coordination.controller.model import NO_LEADER, PartitionState
+from fencelog.coordination.controller.placement import assigned, placed, widened
 from fencelog.coordination.controller.rules import Brokers, Refused
 from fencelog.errors import ErrorCode
 from fencelog.types import NodeId
-from tests.unit.coordination.cluster import FOUR, ONE, THREE, TWO, broker, life, live
+from tests.unit.coordination.cluster import (
+    FOUR,
+    NEW,
+    ONE,
+    THREE,
+    TWO,
+    broker,
+    life,
+    live,
+    state,
+    stored,
+)
 
 
 def cluster(racks: list[str | None]) -> Brokers:
@@ -132,3 +143,71 @@ def test_an_impossible_assignment_is_refused(assignment: list[tuple[NodeId, ...]
 
     assert isinstance(refused, Refused)
     assert refused.error is ErrorCode.INVALID_REPLICATION_ASSIGNMENT
+
+
+def wider(states: list[PartitionState], factor: int, brokers: Brokers) -> dict[int, PartitionState]:
+    return widened({n: stored(each, 1) for n, each in enumerate(states)}, factor, brokers, states)
+
+
+def test_a_replica_that_is_added_is_not_in_sync_and_the_leader_stays_in_its_epoch() -> None:
+    alone = state(ONE, (ONE,), replicas=(ONE,))
+
+    assert wider([alone], 3, live(ONE, TWO, THREE)) == {
+        0: alone._replace(replicas=(TWO, ONE, THREE))
+    }
+
+
+def test_no_more_replicas_are_added_than_were_asked_for_and_none_is_removed() -> None:
+    brokers = live(ONE, TWO, THREE, FOUR)
+    two = state(ONE, (TWO, ONE), replicas=(TWO, ONE))
+
+    assert {*wider([two], 3, brokers)[0].replicas} == {ONE, TWO, THREE}
+    assert wider([two], 2, brokers) == wider([two], 1, brokers) == {}
+    assert wider([two], 3, live(ONE, TWO, broker(THREE, is_stopping=True))) == {}
+
+
+def test_the_brokers_with_the_fewest_replicas_get_more_in_racks_that_have_none() -> None:
+    alone = state(ONE, (ONE,), replicas=(ONE,))
+    others = [
+        state(TWO, (TWO,), replicas=(TWO,)),
+        state(THREE, (THREE, TWO), replicas=(THREE, TWO)),
+    ]
+
+    brokers = live(ONE, TWO, THREE, FOUR)
+    assert {*wider([alone, *others], 2, brokers)[0].replicas} == {ONE, FOUR}
+    brokers = live(broker(ONE, rack="a"), broker(TWO, rack="b"), broker(FOUR, rack="a"))
+    assert {*wider([alone, *others], 2, brokers)[0].replicas} == {ONE, TWO}
+
+
+def test_the_partitions_of_a_first_broker_are_spread_over_those_that_come() -> None:
+    brokers = live(ONE, TWO, THREE)
+    alone = [state(ONE, (ONE,), replicas=(ONE,))] * 16
+    spread_out = [*wider(alone, 3, brokers).values()]
+
+    assert sorted(Counter(each.replicas[0] for each in spread_out).values()) == [5, 5, 6]
+    assert {each.isr for each in spread_out} == {(ONE,)}
+
+
+def test_the_sets_of_replicas_keep_the_replicas_order() -> None:
+    two = state(ONE, (ONE, TWO), replicas=(ONE, TWO))
+    busy = [state(ONE, (ONE,), replicas=(ONE,))] * 2
+    found = widened({0: stored(two)}, 3, live(ONE, TWO, THREE), [two, *busy])[0]
+
+    assert found.replicas[0] == TWO
+    assert found.isr == (TWO, ONE)
+    found = widened(
+        {0: stored(two._replace(isr=(ONE,), eligible=(TWO,)))},
+        3,
+        live(ONE, TWO, THREE),
+        [two, *busy],
+    )[0]
+    assert (found.isr, found.eligible) == ((ONE,), (TWO,))
+
+
+def test_a_partition_that_waits_for_an_election_gets_no_replicas() -> None:
+    brokers = live(ONE, TWO, THREE)
+    nobody = state(NO_LEADER, (FOUR,), replicas=(FOUR,))
+    came_back = live(broker(ONE, NEW, number=2), TWO, THREE)
+
+    assert wider([nobody], 3, brokers) == {}
+    assert wider([state(ONE, (ONE,), replicas=(ONE,))], 3, came_back) == {}

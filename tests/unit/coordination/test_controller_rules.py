@@ -24,6 +24,7 @@ from tests.unit.coordination.cluster import (
     THREE,
     TWO,
     broker,
+    full,
     life,
     live,
     state,
@@ -135,6 +136,51 @@ ROWS = {
         live(broker(ONE, NEW, is_stopping=True), broker(TWO, NEW, is_stopping=True)),
         state(ONE, (ONE, TWO)),
     ),
+    "a follower came back and stops already": (
+        state(ONE, ALL),
+        live(ONE, TWO, broker(THREE, NEW, number=2, is_stopping=True, begun_at=NEW)),
+        state(ONE, (ONE, TWO)),
+    ),
+    "the leader's disk is full": (
+        state(ONE, ALL),
+        live(full(ONE), TWO, THREE),
+        state(TWO, (TWO, THREE), epoch=6),
+    ),
+    "the disks of two are full": (
+        state(ONE, ALL),
+        live(full(ONE), full(TWO), THREE),
+        state(THREE, (THREE,), (ONE, TWO), epoch=6),
+    ),
+    "all disks are full: the leader keeps it": (
+        state(ONE, ALL),
+        live(full(ONE), full(TWO), full(THREE)),
+        state(ONE, ALL),
+    ),
+    "the leader's disk is full, and no other is in sync": (
+        state(ONE, (ONE,), (TWO,)),
+        live(full(ONE), TWO, THREE),
+        state(ONE, (ONE,), (TWO,)),
+    ),
+    "a follower's disk is full: nobody waits for it": (
+        state(ONE, ALL),
+        live(ONE, full(TWO), THREE),
+        state(ONE, (ONE, THREE)),
+    ),
+    "one with room is elected first": (
+        state(ONE, ALL),
+        live(full(TWO), THREE),
+        state(THREE, (THREE,), (ONE, TWO), epoch=6),
+    ),
+    "one without room is elected where no other is": (
+        state(ONE, ALL),
+        live(full(TWO)),
+        state(TWO, (TWO,), (ONE, THREE), epoch=6),
+    ),
+    "one without room leads rather than one that stops": (
+        state(ONE, ALL),
+        live(broker(ONE, NEW, is_stopping=True), full(TWO), broker(THREE, NEW, is_stopping=True)),
+        state(TWO, ALL, epoch=6),
+    ),
     "eligible no more: min.insync.replicas was lowered": (
         state(ONE, (ONE, TWO), (THREE,)),
         live(*ALL),
@@ -181,11 +227,20 @@ def test_the_leadership_moves_back_to_the_first_replica() -> None:
         (state(TWO, (TWO, THREE)), live(*ALL)),
         (state(TWO, ALL), live(TWO, THREE)),
         (state(TWO, ALL), live(broker(ONE, NEW, is_stopping=True), TWO, THREE)),
+        (state(TWO, ALL), live(full(ONE), TWO, THREE)),
         (state(TWO, ALL), live(broker(ONE, NEW, number=2), TWO, THREE)),
         (state(TWO, ALL), live(ONE, TWO)),
         (state(NO_LEADER, (THREE,)), live(ONE, TWO)),
     ],
-    ids=["not in sync", "gone", "stops", "came back", "another change is due", "no leader"],
+    ids=[
+        "not in sync",
+        "gone",
+        "stops",
+        "full disk",
+        "came back",
+        "another change is due",
+        "no leader",
+    ],
 )
 def test_it_does_not_move_back(before: PartitionState, brokers: Brokers) -> None:
     assert moved_back({"k": stored(before)}, brokers) == {}

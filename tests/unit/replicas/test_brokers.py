@@ -319,3 +319,47 @@ async def test_a_deleted_topic_leaves_nothing_also_where_it_was_deleted_meanwhil
         await until(lambda: cluster[3].removed == [TOPIC])
         for broker in cluster.brokers.values():
             assert not await broker.logs.present()
+
+
+async def written_in_epochs(cluster: Cluster, last: int) -> None:
+    """Broker 1 has the records of epoch 0, the others those of all epochs."""
+    cluster[1].produce(b"a")
+    await cluster.all_committed(1)
+    await cluster[1].kill()
+    for epoch in range(1, last + 1):
+        cluster.elect(2, (2, 3))
+        await until(lambda: cluster[2].leads(epoch))  # noqa: B023 - awaited here
+        cluster[2].produce(b"of a later epoch")
+        await until(lambda: cluster[3].committed(epoch + 1))  # noqa: B023 - awaited here
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_metadata_that_are_older_than_a_log_wait_for_an_operator(
+    first: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``first``: whether the stale broker or one with everything starts first."""
+
+    @scenario
+    async def test() -> None:
+        async with running() as cluster:
+            backup = cluster.state
+            await written_in_epochs(cluster, 3)
+            for node in (2, 3):
+                await cluster[node].kill()
+            cluster.store.commit([MetadataWrite(PARTITION.text, backup.encode())])
+            for node in (first, 3 - first, 3):
+                await cluster.restart(node)
+            await until(lambda: all(each.logs.replica(NAME) for each in cluster.brokers.values()))
+            await until(lambda: cluster.state.leader == -1)
+            assert cluster.state._replace(leader_epoch=LeaderEpoch(0)) == backup._replace(
+                leader=NodeId(-1), isr=(), leader_life=""
+            )
+            assert cluster.state.leader_epoch == 4
+            assert [cluster[each].partition.log.log_end_offset for each in NODES] == [1, 4, 4]
+            cluster.elect(2, (2,))
+            await cluster.all_committed(4)
+
+    test()
+    assert "t-0: this replica was written in leader epoch 3, the metadata store is at 0" in (
+        caplog.text
+    )

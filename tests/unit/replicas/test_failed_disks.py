@@ -1,7 +1,10 @@
 """Replicas whose disk fails while the broker runs: others go on, and the files are replaced."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
+from fencelog.broker.partitions import partition as partition_module
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.replicas import repair
 from fencelog.broker.replicas.led import Key
@@ -14,10 +17,13 @@ from fencelog.broker.replicas.repair import (
     next_step,
 )
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
-from fencelog.errors import CorruptionError, NotLeaderError, StorageError
+from fencelog.errors import CorruptionError, ExhaustedError, NotLeaderError, StorageError
+from fencelog.log.config import LogConfig
 from fencelog.log.values import Isolation
 from fencelog.storage.checkpointer import Begin
-from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TopicPartition
+from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TimestampMs, TopicPartition
+from fencelog.wire.batch import HEADER_BYTES
+from tests.support.log import NOW_MS
 from tests.support.partition import scenario
 from tests.unit.replicas.hosts import key, until
 from tests.unit.replicas.test_replica_manager import running
@@ -27,6 +33,7 @@ from tests.unit.replicas.test_replica_manager import running
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first try comes after a moment."""
     monkeypatch.setattr(repair, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(partition_module, "RETRY_S", 0.01)
 
 
 def test_each_further_failure_doubles_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,16 +86,47 @@ async def test_a_follower_whose_disk_fails_is_replaced_while_the_broker_runs() -
         assert cluster.hosts[NodeId(2)].bytes_of() == cluster.hosts[NodeId(1)].bytes_of()
 
 
+async def fetched(partition: Partition) -> None:
+    await partition.read(Offset(0), 1000, Isolation.TAIL)
+
+
+async def looked_up(partition: Partition) -> None:
+    await partition.find_timestamp(TimestampMs(NOW_MS), Isolation.REPLICATED, partition.sync)
+
+
+MAGIC_AT, RECORDS_AT = 16, HEADER_BYTES + 4
+
+
+@pytest.mark.parametrize(
+    ("reading", "damaged_at"),
+    [
+        (fetched, MAGIC_AT),
+        (fetched, None),
+        (looked_up, MAGIC_AT),
+        (looked_up, RECORDS_AT),
+        (looked_up, None),
+    ],
+)
 @scenario
-async def test_what_cannot_be_read_is_replaced_too() -> None:
+async def test_what_cannot_be_read_is_replaced_too(
+    reading: Callable[[Partition], Awaitable[None]], damaged_at: int | None
+) -> None:
     async with running() as cluster:  # D3
         cluster.lead(1)
         await until(lambda: cluster.leads(1, 0))
-        cluster.hosts[NodeId(1)].produce(b"a")
+        host, partition = cluster.hosts[NodeId(1)], cluster.partition(1)
+        host.produce(b"a")
         await until(lambda: cluster.committed(1))
-        cluster.hosts[NodeId(1)].disk.corrupt(f"t-0/{0:020d}.log", 16)
+        partition.reconfigure(LogConfig(segment_bytes=100))
+        host.produce(b"b")  # in a second segment, so that the first file is closed
+        await until(lambda: cluster.committed(2))
+        await partition.sync()
+        if damaged_at is None:
+            host.disk.lose(f"t-0/{0:020d}.log")
+        else:
+            host.disk.corrupt(f"t-0/{0:020d}.log", damaged_at)
         with pytest.raises(CorruptionError):
-            await cluster.partition(1).read(Offset(0), 1000, Isolation.TAIL)
+            await reading(partition)
         await until(lambda: cluster.state().leader == NO_LEADER)
         cluster.lead(2, isr=(NodeId(2), NodeId(3)))
         await until(lambda: cluster.state().isr == (1, 2, 3))
@@ -179,6 +217,65 @@ async def test_a_replica_that_cannot_be_opened_now_is_opened_later() -> None:
         cluster.lead(2, isr=(NodeId(2), NodeId(3)))
         await until(lambda: cluster.state().isr == (1, 2, 3))
         assert tries == 2
+
+
+@scenario
+async def test_a_log_that_has_no_room_to_be_cut_is_opened_again_and_keeps_its_records() -> None:
+    async with running() as cluster:  # D2, F7
+        cluster.lead(1)
+        await until(lambda: cluster.leads(1, 0))
+        cluster.hosts[NodeId(1)].produce(b"a")
+        await until(lambda: cluster.committed(1))
+        node, host = cluster.nodes[1], cluster.hosts[NodeId(1)]
+        host.is_up = False  # nobody reaches it
+        for other in (2, 3):
+            for wire in cluster.hosts[NodeId(other)].wires:
+                wire.close()
+        host.produce(b"lost")
+        truncate, cuts, exhausted = node.truncate, 0, []
+        node.manager.exhausted = lambda: exhausted.append(None)
+
+        async def without_room(
+            name: TopicPartition, offset: Offset, leader_epoch: LeaderEpoch
+        ) -> Partition:
+            nonlocal cuts
+            cuts += 1
+            if cuts > 1:
+                return await truncate(name, offset, leader_epoch)
+            host.partition().remove("is opened anew")
+            await host.partition().close(clean=False)
+            raise ExhaustedError("No space left on device")
+
+        async def opened(one: Key, name: TopicPartition, leader_epoch: LeaderEpoch) -> Partition:
+            await host.reopen(one, high_watermark=1)
+            return host.partitions[one]
+
+        async def replaced(name: TopicPartition, begin: Begin | None) -> Partition:
+            raise AssertionError("nothing of it is damaged")
+
+        node.truncate, node.open_replica, node.begin_anew = without_room, opened, replaced  # type: ignore[method-assign]
+        host.is_up = True
+        cluster.lead(2)
+        await until(lambda: cluster.leads(2, 1))
+        cluster.hosts[NodeId(2)].produce(b"b")
+        await until(lambda: cluster.committed(2))
+        assert (cuts, len(exhausted)) == (2, 1)
+        assert host.bytes_of() == cluster.hosts[NodeId(2)].bytes_of()
+
+
+@scenario
+async def test_a_replica_without_room_says_so_and_goes_on() -> None:
+    async with running() as cluster:  # D2
+        cluster.lead(1)
+        await until(lambda: cluster.leads(1, 0))
+        node, host, exhausted = cluster.nodes[1], cluster.hosts[NodeId(1)], []
+        node.manager.exhausted = lambda: exhausted.append(None)
+        host.disk.free_bytes = 0
+        host.produce(b"a")
+        await until(lambda: len(exhausted) >= 2)
+        host.disk.free_bytes = None
+        await until(lambda: cluster.committed(1))
+        assert cluster.leads(1, 0)
 
 
 @scenario

@@ -57,9 +57,9 @@ class Stage:
     def put(self, name: str, value: bytes) -> None:
         assert self.store.commit([MetadataWrite(name, value)])
 
-    def register(self, node: int, life: str | None = None) -> None:
+    def register(self, node: int, life: str | None = None, *, is_full: bool = False) -> None:
         incarnation = f"life of {node}" if life is None else life
-        registration = Registration(NodeId(node), "host", 1, incarnation, "")
+        registration = Registration(NodeId(node), "host", 1, incarnation, "", is_full=is_full)
         self.put(f"broker/{node}", registration.encode())
 
     def members(self) -> tuple[int, ...]:
@@ -138,6 +138,18 @@ async def test_who_has_caught_up_joins_also_where_it_has_nothing_more_to_say() -
     async with stage((1,)) as here:
         for host in here.hosts[1:]:
             host.follow(1, 1)
+        await until(lambda: here.state.isr == (1, 2, 3))
+
+
+@scenario
+async def test_who_has_a_full_disk_does_not_join_until_it_has_room() -> None:
+    async with stage((1,)) as here:
+        here.register(2, is_full=True)
+        for host in here.hosts[1:]:
+            host.follow(1, 1)
+        await until(lambda: 3 in here.state.isr)
+        assert here.state.isr == (1, 3)
+        here.register(2)
         await until(lambda: here.state.isr == (1, 2, 3))
 
 

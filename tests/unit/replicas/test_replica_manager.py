@@ -33,7 +33,8 @@ class Node:
 
     def __init__(self, node: int, hosts: dict[NodeId, Host], store: SimStore) -> None:
         self.host = hosts[NodeId(node)] = Host(NodeId(node), hosts)
-        self.cluster = ClusterState(store.session())
+        self.session = store.session()
+        self.cluster = ClusterState(self.session)
         self.incarnation = f"life of {node}"
         self.isr = IsrWriter(
             store.session(),
@@ -80,6 +81,9 @@ class Node:
 
     def name_of(self, one: Key) -> TopicPartition | None:
         return TopicPartition("t", one[1]) if self.knows_topic else None
+
+    async def newer_epoch(self, name: TopicPartition, newest: LeaderEpoch) -> None:
+        """No log is newer than the metadata."""
 
     async def open_replica(
         self, one: Key, name: TopicPartition, leader_epoch: LeaderEpoch
@@ -209,6 +213,28 @@ async def test_new_partitions_are_created_and_led_and_followed() -> None:
             await until(lambda index=index: cluster.leads(index + 1, 0, index))
             cluster.hosts[NodeId(index + 1)].produce(b"x", index=index)
             await until(lambda index=index: cluster.committed(1, index))
+
+
+@scenario
+async def test_replicas_that_are_added_copy_the_log_and_join_while_the_leader_goes_on() -> None:
+    # F2
+    async with running() as cluster:
+        one = (NodeId(1),)
+        cluster.lead(1, replicas=one, isr=one)
+        await until(lambda: cluster.leads(1, 0))
+        cluster.hosts[NodeId(1)].produce(b"a")
+        leading = cluster.hosts[NodeId(1)].led.get(key())
+        await until(lambda: leading.partition.log.high_watermark == 1)
+        # The new replicas ask before their leader knows of them.
+        cluster.nodes[1].session.lateness = lambda: 0.3
+        order = (NodeId(2), NodeId(1), NodeId(3))
+        wider = cluster.state()._replace(replicas=order)
+        cluster.commit((PartitionKey(TOPIC, 0).text, wider.encode()))
+        await until(lambda: cluster.state().isr == order)
+        cluster.hosts[NodeId(1)].produce(b"b")
+        await until(lambda: cluster.committed(2))
+        assert cluster.hosts[NodeId(1)].led.get(key()) is leading
+        assert len({host.bytes_of() for host in cluster.hosts.values()}) == 1
 
 
 @scenario

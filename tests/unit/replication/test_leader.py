@@ -76,6 +76,24 @@ def test_fewer_replicas_than_required_are_enough_if_all_are_in_sync() -> None:
     assert progress.flushed(Offset(3)) == 3
 
 
+def test_a_replica_that_is_added_counts_once_it_has_joined() -> None:
+    one, two = NodeId(1), NodeId(2)
+    alone = Leadership(one, (one,), (one,), LeaderEpoch(0), Offset(0), Offset(0), 1)
+    progress = LeaderProgress(alone, all_replicas=False, now=Instant(0.0))
+    assert progress.flushed(Offset(3)) == 3
+    acknowledge(progress, 2, 3, 3, 1, 3)
+    assert change(progress, 1, 3) is None  # nobody has said that it is a replica
+    progress.placed((two, one))
+    assert progress.settled((one,)) == 3
+    assert change(progress, 1, 3) is None
+    acknowledge(progress, 2, 3, 3, 1, 3)
+    assert change(progress, 1, 3) == (two, one)
+    progress.proposed((two, one))
+    assert progress.flushed(Offset(9)) == 3
+    assert progress.settled((two, one)) == 3
+    assert acknowledge(progress, 2, 9, 8, 1, 9) == 8
+
+
 def test_with_commit_all_every_replica_counts() -> None:
     progress = leading((1, 2), all_replicas=True)
     progress.flushed(Offset(10))
@@ -102,7 +120,7 @@ def test_who_is_behind_for_too_long_leaves() -> None:
 def test_who_always_has_what_was_there_a_request_ago_stays() -> None:
     progress = leading((1, 2))
     for second in range(100):  # never at the end of the log
-        acknowledge(progress, 2, second * 10, 0, second, second * 10 + 10)
+        acknowledge(progress, 2, second * 10, second * 10, second, second * 10 + 10)
         assert change(progress, second, second * 10 + 10) is None
 
 
@@ -112,6 +130,25 @@ def test_an_idle_follower_that_has_everything_stays() -> None:
     assert change(progress, 500, 10) is None
     assert change(progress, 505, 11) is None  # a record came: it has its time again
     assert change(progress, 531, 11) == (1,)
+
+
+def test_who_has_everything_and_does_not_make_it_durable_leaves() -> None:
+    progress = leading()
+    progress.flushed(Offset(10))
+    acknowledge(progress, 2, 10, 10, 1, 10)
+    acknowledge(progress, 3, 10, 5, 1, 10)
+    assert change(progress, 1 + LAG_S, 10) is None
+    assert change(progress, 1.1 + LAG_S, 10) == (1, 2)
+    acknowledge(progress, 3, 10, 10, 50, 10)
+    assert change(progress, 1000, 10) is None, "it has nothing to flush"
+
+
+def test_who_flushes_all_the_time_a_little_later_stays() -> None:
+    progress = leading()
+    for second in range(1, 100):
+        for follower in (2, 3):
+            acknowledge(progress, follower, 10 * second, 10 * second - 5, second, 10 * second)
+        assert change(progress, second, 10 * second) is None
 
 
 def test_who_has_caught_up_joins() -> None:

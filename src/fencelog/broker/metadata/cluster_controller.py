@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
-from fencelog.broker.metadata.catalog import DELETED_PREFIX
+from fencelog.broker.metadata.catalog import DELETED_PREFIX, INTERNAL_TOPICS
 from fencelog.broker.metadata.cluster_state import (
     Changed,
     ClusterState,
@@ -23,6 +23,7 @@ from fencelog.broker.metadata.cluster_state import (
 from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
 from fencelog.broker.metadata.registration import BrokerRegistration, batched
 from fencelog.coordination.controller.model import CONTROLLER_KEY, NO_LEADER, PartitionState
+from fencelog.coordination.controller.placement import widened
 from fencelog.coordination.controller.rules import (
     LiveBroker,
     StoredPartition,
@@ -37,8 +38,6 @@ log = logging.getLogger(__name__)
 
 SLICE = 1000
 """So many partitions are looked at without giving others the loop."""
-NEWS_TIMEOUT_S = 1.0
-"""How long the watch may take to show what was committed, or why it was not."""
 RETRY_S = 0.5
 CONFLICT_S = 0.01
 """The wait after a second conflict in a row; each further one doubles it, up to ``RETRY_S``."""
@@ -67,12 +66,17 @@ class ClusterController:
         state: ClusterState,
         registration: BrokerRegistration,
         min_isr: Callable[[TopicId], int | None],
+        internal_factor: int,
     ) -> None:
-        """``min_isr``: ``min.insync.replicas`` of a topic, None if there is none of this id."""
+        """``min_isr``: ``min.insync.replicas`` of a topic, None if there is none of this id.
+
+        ``internal_factor``: how many replicas internal topics get once there are as many brokers.
+        """
         self._store = store
         self._state = state
         self._registration = registration
         self._min_isr = min_isr
+        self._internal_factor = internal_factor
         self._news = asyncio.Event()
         self._is_new = True
         """Whether all partitions are to be looked at."""
@@ -164,16 +168,12 @@ class ClusterController:
         write = MetadataWrite(CONTROLLER_KEY, value, version, mine.lease)
         if await commit_known(self._store, [write], unchanged=unchanged):
             log.info("broker %s is the controller", mine.registration.node_id)
-            await self._shown(lambda: self.is_controller)
+            await self._state.until_soon(lambda: self.is_controller)
         else:
-            await self._shown(lambda: self._state.versions.get(CONTROLLER_KEY, 0) != version)
+            await self._state.until_soon(
+                lambda: self._state.versions.get(CONTROLLER_KEY, 0) != version
+            )
         return True
-
-    async def _shown(self, condition: Callable[[], bool]) -> None:
-        """Wait for the copy to show what happened; what follows compares versions anyway."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(NEWS_TIMEOUT_S):
-                await self._state.until(condition)
 
     # -- the rules -----------------------------------------------------------------------------
 
@@ -195,6 +195,28 @@ class ClusterController:
         )
         seen = self._seen(keys)
         await self._commit(seen, changes(seen.partitions, seen.brokers))
+        await self._widen(keys)
+
+    async def _widen(self, keys: Iterable[PartitionKey]) -> None:
+        """Add the replicas of internal topics that were made while brokers were missing."""
+        topics = {
+            stored.topic.topic_id
+            for name, stored in self._state.topics.items()
+            if name in INTERNAL_TOPICS
+        }
+        seen = self._seen(
+            key
+            for key in keys
+            if key.topic_id in topics
+            and (stored := self._state.partitions.get(key)) is not None
+            and len(stored.state.replicas) < min(self._internal_factor, len(self._state.brokers))
+        )
+        if seen.partitions:
+            existing = (each.state for each in self._state.partitions.values())
+            wider = widened(seen.partitions, self._internal_factor, seen.brokers, existing)
+            if wider:
+                log.info("%d partitions of internal topics get more replicas", len(wider))
+            await self._commit(seen, wider)
 
     async def _balance(self) -> None:
         """Give partitions back to their first replicas."""
@@ -232,7 +254,7 @@ class ClusterController:
             # The others first: one of these may keep changing.
             self._dirty.update(dict.fromkeys([*rest, *batch]))
             log.info("%d partitions changed meanwhile: looking at them again", len(batch))
-            await self._shown(lambda: self._state.revision != seen.revision)
+            await self._state.until_soon(lambda: self._state.revision != seen.revision)
             await asyncio.sleep(min(RETRY_S, CONFLICT_S * (2**self._conflicts - 1)))
             self._conflicts = min(self._conflicts + 1, CONFLICTS_MAX)
             return
@@ -262,7 +284,7 @@ class ClusterController:
                 f"; eligible are {', '.join(map(str, state.eligible))}" if state.eligible else "",
             )
         last = next(reversed(states))
-        await self._shown(lambda: self._state.versions.get(last.text) != versions[last])
+        await self._state.until_soon(lambda: self._state.versions.get(last.text) != versions[last])
         return True
 
     async def _remove(self, gone: Mapping[PartitionKey, int]) -> None:
@@ -272,7 +294,7 @@ class ClusterController:
             if not await commit_known(self._store, batch):
                 self._dirty.update(dict.fromkeys(gone))
                 key, version = batch[0].key, batch[0].expected_version
-                await self._shown(lambda: self._state.versions.get(key, 0) != version)  # noqa: B023 - awaited here
+                await self._state.until_soon(lambda: self._state.versions.get(key, 0) != version)  # noqa: B023 - awaited here
                 return
 
     async def _remove_unfinished(self) -> None:

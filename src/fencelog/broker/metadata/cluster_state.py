@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
 """After which time a store that could not be read is asked again."""
+NEWS_TIMEOUT_S = 1.0
+"""How long the watch may take to show what was committed, or why it was not."""
 TOPIC_ID_BYTES = 16
 PARTITIONS_MAX = 1_000_000
 """A topic with more is none that a broker has made."""
@@ -134,6 +137,15 @@ class ClusterState:
             news = asyncio.get_running_loop().create_future()
             self._waiting.append(news)
             await news
+
+    async def until_soon(self, condition: Callable[[], bool]) -> None:
+        """Return when the condition holds, or after ``NEWS_TIMEOUT_S``.
+
+        For those who wait to see a commit, theirs or another's, and compare versions in any case.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NEWS_TIMEOUT_S):
+                await self.until(condition)
 
     async def start(self) -> None:
         """Read all there is. Raises StorageError."""

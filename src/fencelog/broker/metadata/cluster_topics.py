@@ -7,7 +7,6 @@ removing partitions follows from that, on every broker alike.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -50,8 +49,6 @@ from fencelog.types import NodeId, TopicId, TopicPartition
 
 CONFLICTS_MAX = 10
 """After so many other changes at the same time a change is given up."""
-NEWS_TIMEOUT_S = 1.0
-"""How long a change waits to see what it was in conflict with."""
 SEEN_TIMEOUT_S = 15.0
 """How long a change may take to come back from the store."""
 Opened = Callable[[Topic], Awaitable[None]]
@@ -423,9 +420,7 @@ class ClusterTopics:
             await self._seen(key, before)
             if stored:
                 return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(NEWS_TIMEOUT_S):
-                    await self._state.until(lambda: self._state.revision != revision)  # noqa: B023 - awaited here
+            await self._state.until_soon(lambda: self._state.revision != revision)  # noqa: B023 - awaited here
         raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{key} was changed by others all the time")
 
     async def _seen(self, key: str, before: int) -> None:

@@ -1,9 +1,7 @@
 """Elections that an operator asks for, on any broker of a cluster (KIP-183, KIP-460)."""
 
-import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 from fencelog.broker.metadata.cluster_state import ClusterState, PartitionKey, broker_key
 from fencelog.broker.metadata.known_commits import commit_known
@@ -24,8 +22,6 @@ log = logging.getLogger(__name__)
 
 CONFLICTS_MAX = 10
 """After so many other changes at the same time an election is given up."""
-NEWS_TIMEOUT_S = 1.0
-"""How long an election waits to see what it was in conflict with, or that it is stored."""
 
 
 class Elections:
@@ -63,9 +59,7 @@ class Elections:
                 is_stored = await self._commit(key, decided)
             except StorageError as error:
                 return RequestError(ErrorCode.REQUEST_TIMED_OUT, str(error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(NEWS_TIMEOUT_S):
-                    await self._state.until(lambda: self._state.versions.get(key.text) != version)  # noqa: B023 - awaited here
+            await self._state.until_soon(lambda: self._state.versions.get(key.text) != version)  # noqa: B023 - awaited here
             if is_stored:
                 return None
         return RequestError(
@@ -96,9 +90,10 @@ class Elections:
         write = MetadataWrite(key.text, state.encode(), self._state.versions[key.text])
         if not await commit_known(self._store, [write], unchanged=unchanged):
             return False
+        topics = {each.topic.topic_id: name for name, each in self._state.topics.items()}
         log.warning(
-            "partition %s/%d: an operator's election: led by broker %d in leader epoch %d",
-            key.topic_id.hex(),
+            "%s-%d: elected by an operator: broker %d leads in leader epoch %d",
+            topics.get(key.topic_id, key.topic_id.hex()),
             key.partition,
             state.leader,
             state.leader_epoch,

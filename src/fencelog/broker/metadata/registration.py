@@ -56,6 +56,8 @@ class BrokerRegistration:
         """None until ``begin``."""
         self.version = 0
         """The version of the broker's key; 0 until ``begin``."""
+        self._begun_at = 0
+        self._announcing = asyncio.Lock()
         self.deadline = _PAST
         """When the lease may have ended; nothing is answered from then on."""
 
@@ -81,28 +83,16 @@ class BrokerRegistration:
             found = await self._store.get(self.key)
             version = 0 if found is None else found[1]
             if found is not None:
-                self._check_own(found[0])
+                _check_own(self.key, found[0], self.registration.directory)
             write = MetadataWrite(self.key, value, version, self.lease)
             if await commit_known(self._store, [write]) and await self._read_version(value):
                 break
             if not await self._store.renew(self.lease):
                 raise StorageError("the broker's lease has ended while it registered: try again")
+        self._begun_at = self.version
         self._sent_at, self.deadline = sent_at, Instant(sent_at + self._ttl_s)
         self._state.subscribe(self._noticed)
         self._noticed(Changed(brokers={self.registration.node_id}))
-
-    def _check_own(self, value: bytes) -> None:
-        try:
-            other = Registration.decode(self.key, value)
-        except CorruptionError as error:
-            log.warning("%s: replaced", error)
-            return
-        if other.directory != self.registration.directory:
-            raise FencedError(
-                f"broker {other.node_id} is registered already, at {other.host}:{other.port} with "
-                "another data directory: give this one another node.id, or wait until that one's "
-                "session has ended"
-            )
 
     async def _read_version(self, value: bytes) -> bool:
         """Learn the version of what was written; False if it was removed or replaced meanwhile."""
@@ -176,10 +166,28 @@ class BrokerRegistration:
 
         Raises StorageError.
         """
-        stopping = self.registration._replace(is_stopping=True)
-        write = MetadataWrite(self.key, stopping.encode(), self.version, self.lease)
-        if await commit_known(self._store, [write]) and await self._read_version(stopping.encode()):
-            self.registration = stopping
+        await self._announce(lambda mine: mine._replace(is_stopping=True))
+
+    async def announce_full(self, is_full: bool) -> None:
+        """Ask to lead only what no other can, or as before; otherwise as ``announce_stop``."""
+        await self._announce(lambda mine: mine._replace(is_full=is_full))
+
+    async def _announce(self, change: Callable[[Registration], Registration]) -> None:
+        """Write the registration again, in the same life."""
+        async with self._announcing:
+            # Read first: what an earlier attempt has written may not be known here.
+            found = await self._store.get(self.key)
+            if found is None or not self._is_of_this_life(found[0]):
+                return
+            again = change(self.registration)._replace(begun_at=self._begun_at)
+            value = again.encode()
+            write = MetadataWrite(self.key, value, found[1], self.lease)
+            if await commit_known(self._store, [write]) and await self._read_version(value):
+                self.registration = again
+
+    def _is_of_this_life(self, value: bytes) -> bool:
+        found = Registration.decode(self.key, value)
+        return found.incarnation == self.registration.incarnation
 
     async def end(self) -> None:
         """End the life now, the controller's key with it if it is held. Raises StorageError.
@@ -211,29 +219,64 @@ async def fence(store: MetadataStore, state: ClusterState, node_id: NodeId, vers
     return await commit_known(store, writes[:1])
 
 
-async def leave_replica_sets(store: MetadataStore, node_id: NodeId) -> int:
+async def leave_replica_sets(store: MetadataStore, node_id: NodeId, directory: str) -> int:
     """Take a broker that may have lost records out of all in-sync and eligible replicas.
 
-    Before it registers: after a power loss in ``os`` mode, or with an empty data directory. Returns
-    how many partitions had it. Raises StorageError.
+    Before it registers: after a power loss in ``os`` mode, or with an empty data directory. A
+    registration of an earlier life of the same directory ends first: a leader that goes on after a
+    pause may not let that one join. Returns how many partitions had the broker.
+
+    Raises StorageError, and FencedError while another broker has the number: that one's replicas
+    stay in sync.
     """
+    key = broker_key(node_id)
     left = 0
     while True:
-        writes = []
-        for key, value, version in (await store.snapshot(PARTITION_PREFIX)).cells:
-            try:
-                state = PartitionState.decode(key, value)
-            except CorruptionError as error:
-                log.warning("%s: left out", error)
-                continue
-            if node_id in (*state.isr, *state.eligible):
-                writes.append(MetadataWrite(key, without(state, node_id).encode(), version))
+        await _end_earlier_life(store, key, directory)
+        writes = await _without(store, node_id)
         if not writes:
             return left
         for batch in batched(writes):
-            # Where one conflicts, they are read anew.
-            if await commit_known(store, batch):
+            # Where one conflicts, or somebody has registered meanwhile, all is read anew.
+            if await commit_known(store, batch, unchanged={key: 0}):
                 left += len(batch)
+
+
+async def _end_earlier_life(store: MetadataStore, key: str, directory: str) -> None:
+    """Remove the registration of this data directory's last life, if it is there yet."""
+    while (cell := await store.get(key)) is not None:
+        _check_own(key, cell[0], directory)
+        if await commit_known(store, [MetadataWrite(key, None, cell[1])]):
+            return
+
+
+def _check_own(key: str, value: bytes, directory: str) -> None:
+    """Raise FencedError if a registration is that of another data directory."""
+    try:
+        other = Registration.decode(key, value)
+    except CorruptionError as error:
+        log.warning("%s: replaced", error)
+        return
+    if other.directory != directory:
+        raise FencedError(
+            f"broker {other.node_id} is registered already, at {other.host}:{other.port} with "
+            "another data directory: give this one another node.id; if it is to replace that one, "
+            "stop that one first, or wait until its session has ended"
+        )
+
+
+async def _without(store: MetadataStore, node_id: NodeId) -> list[MetadataWrite]:
+    """Return what takes a broker out of each partition of which it is in sync or eligible."""
+    writes = []
+    for key, value, version in (await store.snapshot(PARTITION_PREFIX)).cells:
+        try:
+            state = PartitionState.decode(key, value)
+        except CorruptionError as error:
+            log.warning("%s: left out", error)
+            continue
+        if node_id in (*state.isr, *state.eligible):
+            writes.append(MetadataWrite(key, without(state, node_id).encode(), version))
+    return writes
 
 
 def batched(writes: Sequence[MetadataWrite]) -> Iterator[list[MetadataWrite]]:

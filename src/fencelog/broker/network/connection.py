@@ -435,7 +435,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _log_closing(self, level: int, reason: str) -> None:
         text = "closing connection of %s (%.100s): %s"
-        log.log(level, text, self.peer, self.client_id, reason, extra={"peer": self.host})
+        client = self.client_id or "no client id"
+        log.log(level, text, self.peer, client, reason, extra={"peer": self.host})
 
     def _out_of_memory(self) -> None:
         """Close because memory was refused: what it holds is free again."""

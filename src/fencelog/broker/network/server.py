@@ -1,7 +1,9 @@
 """The listening socket and what its connections share: limits, memory budget, timeouts, drain."""
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Callable
 from socket import SO_SNDBUF, SOL_SOCKET  # noqa: TID251 - only numbers
 
@@ -65,16 +67,23 @@ class Server:
         self.on_closed: Callable[[Connection], None] = lambda connection: None
 
     async def start(self) -> tuple[str, int]:
-        """Listen; returns the bound address, with the real port if port 0 was configured."""
+        """Listen; returns the bound address, with the real port if port 0 was configured.
+
+        Raises OSError, with the address and what to do.
+        """
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            lambda: Connection(self, loop),
-            self._config.host,
-            self._config.port,
-            backlog=ACCEPTS_MAX,
-            reuse_address=True,
-            start_serving=False,  # it waits, and the socket must be ours before that
-        )
+        host, port = self._config.host, self._config.port
+        try:
+            self._listener = await loop.create_server(
+                lambda: Connection(self, loop),
+                host,
+                port,
+                backlog=ACCEPTS_MAX,
+                reuse_address=True,
+                start_serving=False,  # it waits, and the socket must be ours before that
+            )
+        except OSError as error:
+            raise OSError(error.errno, _cannot_listen(f"{host}:{port}", error)) from error
         for listening in self._listener.sockets:  # accepted ones inherit it
             listening.setsockopt(SOL_SOCKET, SO_SNDBUF, SEND_BUFFER_BYTES)
         await self._listener.start_serving()
@@ -219,3 +228,16 @@ class Server:
             elif not connection.busy and now - connection.last_active > self._config.idle_timeout_s:
                 connection.close()
         self._schedule_sweep(loop)
+
+
+def _cannot_listen(address: str, error: OSError) -> str:
+    """Return the text for a user; the loop's own has neither a plain address nor advice."""
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"cannot listen on {address}: address already in use, perhaps by another broker: stop "
+            "that one, or choose another port with --listen (port 0 is a free one)"
+        )
+    reason = error.strerror
+    if error.errno is not None and error.errno > 0:  # not that of a name without an address
+        reason = os.strerror(error.errno).lower()
+    return f"cannot listen on {address}: {reason}; see --listen"

@@ -1,7 +1,7 @@
 """Compacts logs with ``cleanup.policy=compact``: one at a time, the dirtiest one first.
 
 It runs in the background, a few milliseconds at a time. A damaged log is not compacted again before
-the next start; on a full disk no log is compacted until there is space.
+it is opened anew; on a full disk no log is compacted until there is space.
 """
 
 import asyncio
@@ -48,7 +48,9 @@ class LogCleaner:
             await self._clean_all()
 
     async def _clean_all(self) -> None:
-        needs = [(self._need_of(partition), partition) for partition in self._logs.partitions()]
+        partitions = self._logs.partitions()
+        self._uncleanable.intersection_update(partitions)
+        needs = [(self._need_of(partition), partition) for partition in partitions]
         due = [(need.dirty_ratio, partition) for need, partition in needs if need is not None]
         for _, partition in sorted(due, key=lambda each: (-each[0], each[1].name)):
             if self._stopping.is_set():
@@ -77,7 +79,9 @@ class LogCleaner:
             log.info("%s: compaction stopped, to be retried: %s", partition.name, reason)
         except (CorruptionError, WireError) as error:
             self._uncleanable.add(partition)
-            log.error("%s: no compaction until the next start: %s", partition.name, error)  # noqa: TRY400
+            log.error("%s: no compaction until it is opened anew: %s", partition.name, error)  # noqa: TRY400
+            if isinstance(error, CorruptionError):  # malformed records are the same in each replica
+                partition.tell(error)
         except StorageError as error:
             if not partition.fail_with_store(error) and partition.failure is None:
                 log.error("%s: compaction failed, to be retried: %s", partition.name, error)  # noqa: TRY400

@@ -36,6 +36,7 @@ from fencelog.settings.kinds import INT64_MAX
 from fencelog.storage.checkpointer import Begin
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
+from fencelog.storage.newer_epoch import newer_epoch
 from fencelog.storage.topic_id import read_topic_id
 from fencelog.storage.writeback import Writeback
 from fencelog.types import (
@@ -144,6 +145,10 @@ class LogManager:
     async def has_files(self, name: TopicPartition) -> bool:
         """Whether there are files of a partition here, open or not."""
         return bool(await self._disk.list(self._directory.path_of(name)))
+
+    async def newer_epoch(self, name: TopicPartition, newest: LeaderEpoch) -> LeaderEpoch | None:
+        """Return the last epoch of a partition's log, as ``storage.newer_epoch`` does."""
+        return await newer_epoch(self._disk, self._directory.path_of(name), newest)
 
     async def open(
         self,

@@ -76,6 +76,7 @@ class Partition:
         "role_changed",
         "stamps_on_append",
         "synced_below",
+        "tell",
         "when_committed",
     )
 
@@ -107,8 +108,9 @@ class Partition:
         self._observer = observer
         self._tail = Tail(tails)
         self.failed: list[Callable[[Exception], None]] = []
-        """Told that nothing can be written any more, or that something cannot be read (D2, D3)."""
+        """Told that a write has no room, that writing has failed, or that a read has (D2, D3)."""
         self._reads = Reads(partition_log, store, self._tail, self.failed)
+        self.tell = self._reads.tell
         self.durable_end = partition_log.log_end_offset
         """Everything below is durable here, in the mode in force (D1)."""
         self.role_changed: Callable[[Partition], None] = lambda partition: None
@@ -228,8 +230,7 @@ class Partition:
     ) -> Appended | Rejected:
         """End transactions here, all of them or none (V6).
 
-        Markers that all repeat stored ones append nothing; ``end_offset`` covers those (see
-        ``PartitionLog.append_markers``).
+        Markers that all repeat stored ones append nothing; ``end_offset`` covers those.
         """
         end_offset = self.log.log_end_offset
         outcome = self.log.append_markers(markers, now_ms=now_ms)
@@ -352,6 +353,7 @@ class Partition:
         self._stalled_by, self._unsynced = error, unsynced
         self.log.refuse_appends(f"{error}; the broker tries again")
         self._purgatory.fail(error)
+        self.tell(error)
         asyncio.get_running_loop().call_later(RETRY_S, self._enqueue, self)
 
     def _resume(self) -> None:
@@ -392,8 +394,7 @@ class Partition:
         advice = "" if self._has_followers else "; restart the broker"
         log.error("%s accepts no more writes: %s%s", self.name, error, advice)
         self._set_failure(error)
-        for tell in self.failed:
-            tell(error)
+        self.tell(error)
 
     def remove(self, reason: str = "was deleted") -> None:
         """Fail all waiting requests: the topic was deleted, or the replica is opened anew."""
@@ -447,7 +448,7 @@ class Partition:
 
         ``pause`` is awaited between steps. Raises CorruptionError, StorageError and WireError.
         """
-        return await self._store.find_timestamp(timestamp, isolation, pause)
+        return await self._reads.find_timestamp(timestamp, isolation, pause)
 
     # -- upkeep --------------------------------------------------------------------------------
 
@@ -476,10 +477,9 @@ class Partition:
 
     def fail_with_store(self, error: StorageError) -> bool:
         """Fail the partition if its store has failed; return whether it has."""
-        if self._store.failure is None:
-            return False
-        self.fail(error)
-        return True
+        if self._store.failure is not None:
+            self.fail(error)
+        return self._store.failure is not None
 
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
         """Raise the log start to ``offset`` (D4); return the segments to delete."""

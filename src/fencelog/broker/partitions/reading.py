@@ -1,6 +1,7 @@
 """Reads of one partition: the batches that a reader of some isolation level gets."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from fencelog.broker.partitions.tail_cache import Tail
@@ -8,7 +9,8 @@ from fencelog.errors import CorruptionError, ErrorCode, ExhaustedError, StorageE
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import AbortedTransaction, Isolation, ReadPlan
 from fencelog.storage.partition_store import PartitionStore
-from fencelog.types import Offset
+from fencelog.storage.segment import Pause
+from fencelog.types import Offset, TimestampMs
 
 
 class Fetched(NamedTuple):
@@ -90,14 +92,8 @@ class Reads:
             return Fetched(ErrorCode.NONE, *ends, (), plan.offset, (), plan)
         found = self._tail.read(plan)
         if found is None:
-            try:
+            with self._telling():
                 stored = await self._store.read(plan, to_send=to_send)
-            except ExhaustedError:
-                raise
-            except (CorruptionError, StorageError) as error:
-                for tell in self._failed:
-                    tell(error)
-                raise
             found = [stored.data] if stored.data else [], stored.end_offset
         parts, end_offset = found
         self._tail.wanted = self._tail.wanted or end_offset >= plan.upper_offset
@@ -105,3 +101,26 @@ class Reads:
         if isolation is Isolation.TRANSACTIONAL and parts:
             aborted = partition_log.aborted_transactions(plan.offset, end_offset)
         return Fetched(ErrorCode.NONE, *ends, parts, end_offset, aborted, plan)
+
+    async def find_timestamp(
+        self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
+    ) -> tuple[Offset, TimestampMs] | None:
+        """Search as ``Partition.find_timestamp`` says."""
+        with self._telling():
+            return await self._store.find_timestamp(timestamp, isolation, pause)
+
+    def tell(self, error: Exception) -> None:
+        """The files cannot be read: tell who repairs or replaces them (D3)."""
+        for tell in self._failed:
+            tell(error)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Tell why the files cannot be read, unless only something ran out."""
+        try:
+            yield
+        except ExhaustedError:
+            raise
+        except (CorruptionError, StorageError) as error:
+            self.tell(error)
+            raise

@@ -21,10 +21,15 @@ from fencelog.broker.metadata.cluster_state import (
 from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.coordination.controller.model import PartitionState
-from fencelog.coordination.controller.rules import given_up, isr_changed, isr_size_needed
+from fencelog.coordination.controller.rules import (
+    behind,
+    given_up,
+    isr_changed,
+    isr_size_needed,
+)
 from fencelog.errors import CorruptionError, StorageError, UnknownOutcomeError
 from fencelog.ports import MetadataStore, MetadataWrite
-from fencelog.types import Instant, NodeId, TopicId
+from fencelog.types import Instant, LeaderEpoch, NodeId, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +150,8 @@ class IsrWriter:
             if node not in state.isr:
                 # The life that has acknowledged: another one may have lost what that one had.
                 version = self._version_of(node, self._life_of(node))
-                if version is None:
-                    continue
+                if version is None or self._cluster.brokers[node].registration.is_full:
+                    continue  # one without room would leave again, after all have waited for it
                 unchanged[broker_key(node)] = version
             members.append(node)
         if {*members} == {*state.isr}:
@@ -176,6 +181,7 @@ class IsrWriter:
             return  # it is led by another broker, or in another life: that is applied elsewhere
         led.version = version
         before = {*led.progress.isr}
+        led.progress.placed(state.replicas)
         # In this order: the smaller set must not move the watermark with the older requirement.
         led.progress.require(isr_size_needed(state, self._min_isr(TopicId(led.key[0]))))
         high_watermark = led.progress.settled(state.isr)
@@ -205,6 +211,39 @@ class IsrWriter:
             await commit_known(self._store, [write])
             await self._changed(name, stored)
         return False
+
+    async def wait_for_operator(
+        self, key: Key, partition: TopicPartition, newest: LeaderEpoch
+    ) -> None:
+        """Let nobody lead a partition of which this broker's replica is newer than the metadata.
+
+        ``newest`` is that replica's last leader epoch. Before it is opened: by what is stored, its
+        newest records would count as damage, or be cut as what the leader does not have. Returns
+        when the copy shows a newer epoch.
+        """
+        name = PartitionKey(*key)
+        while (stored := self._cluster.partitions.get(name)) is not None:
+            waiting = behind(stored.state, newest)
+            if waiting is None:
+                return
+            log.error(
+                "%s: this replica was written in leader epoch %d, the metadata store is at %d: it "
+                "has lost changes, as if an older backup of it was restored. Nobody leads the "
+                "partition until an operator elects a replica; `fencelog partition elect %s/%d "
+                "--broker N` shows what each of them has",
+                partition,
+                newest,
+                stored.state.leader_epoch,
+                *partition,
+            )
+            write = MetadataWrite(name.text, waiting.encode(), stored.version)
+            try:
+                await commit_known(self._store, [write])
+            except StorageError as error:
+                log.warning("%s: stopping its leader again: %s", partition, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                await self._changed(name, stored)
 
     async def _changed(self, name: PartitionKey, known: StoredState) -> None:
         """Return once this broker has seen another state of a partition than this one."""

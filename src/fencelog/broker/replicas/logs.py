@@ -21,6 +21,10 @@ class Logs(Protocol):
         """Return the name of a partition; None if its topic is not known."""
         ...
 
+    async def newer_epoch(self, name: TopicPartition, newest: LeaderEpoch) -> LeaderEpoch | None:
+        """Return the last leader epoch of a log if it is above ``newest``, else None."""
+        ...
+
     async def open_replica(
         self, key: Key, name: TopicPartition, leader_epoch: LeaderEpoch
     ) -> Partition | None:
@@ -58,6 +62,7 @@ class OpenLogs:
         self._logs = logs
         self._catalog = catalog
         self._settings = settings
+        self.newer_epoch = logs.newer_epoch
         self.truncate = logs.truncate
         self.begin_anew = logs.begin_anew
         self.raise_start = logs.raise_start

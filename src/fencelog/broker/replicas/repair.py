@@ -6,7 +6,7 @@ are opened again or replaced by what it has. Until then they stay as they are.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from fencelog.coordination.controller.model import PartitionState
@@ -47,18 +47,31 @@ def next_step(
 
 
 @dataclass(slots=True)
+class Pauses:
+    """The waits before tries that fail again and again: each one is twice the one before."""
+
+    max_s: float
+    _wait_s: float = 0.0
+    _since: Instant = Instant(float("-inf"))  # noqa: RUF009 - a number
+
+    def next(self, now: Instant) -> float:
+        """Return the wait that begins now; a short one if the last one is long ago."""
+        is_first = now - self._since > FORGET_S
+        self._wait_s = FIRST_WAIT_S if is_first else min(2 * self._wait_s, self.max_s)
+        self._since = now
+        return self._wait_s
+
+
+@dataclass(slots=True)
 class Repair:
     """The failure of one replica, until it is open again, and how often it has failed before."""
 
     is_damaged: bool = False
     """Whether its files are to be replaced; else they could not be opened."""
     not_before: Instant = Instant(0.0)  # noqa: RUF009 - a number
-    _wait_s: float = 0.0
-    _failed_at: Instant = Instant(float("-inf"))  # noqa: RUF009 - a number
+    _pauses: Pauses = field(default_factory=lambda: Pauses(WAIT_MAX_S))
 
     def failed(self, now: Instant, *, is_damaged: bool) -> None:
         """It has failed now, perhaps once more."""
-        is_first = now - self._failed_at > FORGET_S
-        self._wait_s = FIRST_WAIT_S if is_first else min(2 * self._wait_s, WAIT_MAX_S)
-        self._failed_at, self.not_before = now, Instant(now + self._wait_s)
+        self.not_before = Instant(now + self._pauses.next(now))
         self.is_damaged = is_damaged

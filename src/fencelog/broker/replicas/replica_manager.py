@@ -8,9 +8,7 @@ others, one at a time for each partition, and then the newest state is looked at
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.cluster_state import Changed, ClusterState, PartitionKey, StoredState
@@ -23,10 +21,11 @@ from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.leaders import Leaders
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.broker.replicas.logs import Logs
-from fencelog.broker.replicas.repair import Repair, Step, next_step
+from fencelog.broker.replicas.repair import Step, next_step
+from fencelog.broker.replicas.replica import Replica, Work
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.controller.rules import isr_size_needed
-from fencelog.errors import CorruptionError, NotLeaderError, StorageError
+from fencelog.errors import CorruptionError, ExhaustedError, NotLeaderError, StorageError
 from fencelog.replication.leader import LeaderProgress, Leadership
 from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 
@@ -34,33 +33,6 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
 """After which time a step that failed, or a leader's snapshot, is tried again."""
-
-
-class Work(NamedTuple):
-    """What has to be done with a replica's files before it follows on."""
-
-    leader_epoch: LeaderEpoch
-    fork: Offset | None
-    """Where to cut; None: begin anew with the leader's snapshot."""
-
-
-@dataclass(slots=True)
-class _Replica:
-    """What this broker has done about one partition."""
-
-    name: TopicPartition
-    partition: Partition | None = None
-    """None until it is open, and where it cannot be opened."""
-    leader_epoch: LeaderEpoch = LeaderEpoch(-1)  # noqa: RUF009 - a number
-    """The epoch whose state is in force here."""
-    work: Work | None = None
-    is_offline: bool = False
-    """Its files have failed, or contradict the leader's."""
-    is_refused: bool = False
-    """It contradicts the leader's: nothing but an operator helps."""
-    repair: Repair = field(default_factory=Repair)
-    is_busy: bool = False
-    """Whether a task opens, cuts or removes its files."""
 
 
 class ReplicaManager:
@@ -88,7 +60,7 @@ class ReplicaManager:
         self._leaders = leaders
         self._all_replicas = all_replicas
         self._time_slices = TimeSlices()
-        self._replicas: dict[Key, _Replica] = {}
+        self._replicas: dict[Key, Replica] = {}
         self._names: set[TopicPartition] = set()
         """Those of all replicas: a topic of the same name waits until a deleted one is removed."""
         self._fetchers: dict[NodeId, tuple[Fetcher, asyncio.Task[None]]] = {}
@@ -106,6 +78,8 @@ class ReplicaManager:
         """A leadership begins here, in this step."""
         self.resigned: Callable[[TopicPartition], None] = lambda name: None
         """A leadership has ended here, in this step."""
+        self.exhausted: Callable[[], None] = lambda: None
+        """Something could not be written for lack of room."""
         cluster.subscribe(self._changed)
 
     async def run(self) -> None:
@@ -206,7 +180,7 @@ class ReplicaManager:
             elif not future.done():
                 future.set_result(None)
 
-    def _next(self, key: Key, replica: _Replica | None) -> Coroutine[None, None, None] | None:
+    def _next(self, key: Key, replica: Replica | None) -> Coroutine[None, None, None] | None:
         """Return what has to be awaited before the newest state can be in force."""
         if key[0] in self._cluster.deleted:
             return self._begin_removal(TopicId(key[0]))
@@ -218,7 +192,7 @@ class ReplicaManager:
             if name is None or name in self._names:
                 return None  # the topic is not known any more, or a deleted one has these files
             self._names.add(name)
-            replica = self._replicas[key] = _Replica(name)
+            replica = self._replicas[key] = Replica(name)
             return self._open(key, replica, stored.state.leader_epoch)
         if replica.is_offline:
             return self._repair(key, replica, stored)
@@ -226,7 +200,7 @@ class ReplicaManager:
         return None if partition is None else self._follow_on(key, replica, partition, stored)
 
     def _follow_on(
-        self, key: Key, replica: _Replica, partition: Partition, stored: StoredState
+        self, key: Key, replica: Replica, partition: Partition, stored: StoredState
     ) -> Coroutine[None, None, None] | None:
         """Take the state's role; return what its files need first, if that is still so."""
         work, replica.work = replica.work, None
@@ -236,7 +210,7 @@ class ReplicaManager:
         return None
 
     async def _carry_out(
-        self, key: Key, replica: _Replica, work: Coroutine[None, None, None]
+        self, key: Key, replica: Replica, work: Coroutine[None, None, None]
     ) -> None:
         try:
             async with self._limit:
@@ -244,15 +218,15 @@ class ReplicaManager:
         except (CorruptionError, StorageError) as error:
             log.error("%s is offline: %s", replica.name, error)  # noqa: TRY400
             self._take_offline(key, replica, is_damaged=isinstance(error, CorruptionError))
+            if isinstance(error, ExhaustedError):
+                self.exhausted()
         finally:
             replica.is_busy = False
         self._mark([key])
 
     # -- roles -----------------------------------------------------------------------------------
 
-    def _apply(
-        self, key: Key, replica: _Replica, partition: Partition, stored: StoredState
-    ) -> None:
+    def _apply(self, key: Key, replica: Replica, partition: Partition, stored: StoredState) -> None:
         """Take the role that a state gives this broker; an older state changes nothing."""
         state, led = stored.state, self._led.get(key)
         if state.leader_epoch < replica.leader_epoch:
@@ -269,7 +243,7 @@ class ReplicaManager:
         elif self._led.get(key) is None and state.leader != NO_LEADER and not replica.is_offline:
             self._follow(key, partition, state)
 
-    def _lead(self, key: Key, replica: _Replica, partition: Partition, stored: StoredState) -> None:
+    def _lead(self, key: Key, replica: Replica, partition: Partition, stored: StoredState) -> None:
         """Begin to lead, if this life of the broker was elected."""
         state, epoch_start = stored.state, partition.log.log_end_offset
         if state.leader_life != self._identity.incarnation:
@@ -310,7 +284,7 @@ class ReplicaManager:
             known = self._fetchers[leader] = fetcher, task
         known[0].follow(key, partition, state.leader_epoch)
 
-    def _end_role(self, key: Key, replica: _Replica) -> None:
+    def _end_role(self, key: Key, replica: Replica) -> None:
         """Neither lead nor follow, as the first step of any change."""
         if self._led.get(key) is not None:
             self._led.resign(key)
@@ -362,8 +336,12 @@ class ReplicaManager:
 
     # -- files -----------------------------------------------------------------------------------
 
-    async def _open(self, key: Key, replica: _Replica, leader_epoch: LeaderEpoch) -> None:
+    async def _open(self, key: Key, replica: Replica, leader_epoch: LeaderEpoch) -> None:
         """Open a replica; one that cannot be opened is offline, and repaired if others go on."""
+        newest = await self._logs.newer_epoch(replica.name, leader_epoch)
+        if newest is not None:
+            await self._isr.wait_for_operator(key, replica.name, newest)
+            leader_epoch = LeaderEpoch(newest + 1)
         partition = await self._logs.open_replica(key, replica.name, leader_epoch)
         if partition is None:
             is_damaged = self._logs.is_damaged(replica.name)
@@ -371,21 +349,24 @@ class ReplicaManager:
         else:
             self._opened_anew(key, replica, partition)
 
-    def _opened_anew(self, key: Key, replica: _Replica, partition: Partition) -> None:
+    def _opened_anew(self, key: Key, replica: Replica, partition: Partition) -> None:
         """Take the role in force on this partition, whatever was before."""
-        if replica.partition is not None:
-            replica.partition.failed.clear()
+        replica.close()
         replica.partition, replica.is_offline = partition, False
         replica.leader_epoch = LeaderEpoch(-1)
         partition.failed[:] = [partial(self._failed, key)]
 
     async def _reopen(
-        self, key: Key, replica: _Replica, partition: Partition, work: Work, leader: NodeId
+        self, key: Key, replica: Replica, partition: Partition, work: Work, leader: NodeId
     ) -> None:
         """Cut the log, or begin it anew; the role is taken again on the new partition."""
         if work.fork is not None:
             log.warning("%s: cutting the log at %d, the fork", replica.name, work.fork)
-            opened = await self._logs.truncate(replica.name, work.fork, work.leader_epoch)
+            try:
+                opened = await self._logs.truncate(replica.name, work.fork, work.leader_epoch)
+            except ExhaustedError:
+                replica.close()  # its files are as a crash leaves them here: opened, cut again
+                raise
             self._opened_anew(key, replica, opened)
         else:
             try:
@@ -405,7 +386,10 @@ class ReplicaManager:
     # -- failed disks ----------------------------------------------------------------------------
 
     def _failed(self, key: Key, error: Exception) -> None:
-        """Files of an open replica have failed, or cannot be read."""
+        """Files of an open replica have failed, cannot be read, or have no room."""
+        if isinstance(error, ExhaustedError):
+            self.exhausted()
+            return
         replica = self._replicas.get(key)
         partition = None if replica is None else replica.partition
         if replica is None or partition is None or replica.is_offline:
@@ -415,7 +399,7 @@ class ReplicaManager:
         if not isinstance(partition.failure, NotLeaderError):  # else it is opened anew, or removed
             self._take_offline(key, replica, is_damaged=True)
 
-    def _take_offline(self, key: Key, replica: _Replica, *, is_damaged: bool) -> None:
+    def _take_offline(self, key: Key, replica: Replica, *, is_damaged: bool) -> None:
         """Repair a replica from now on, as far as others go on without it."""
         was_damaged = replica.is_offline and replica.repair.is_damaged
         # Of files that were open nothing is trusted any more.
@@ -425,7 +409,7 @@ class ReplicaManager:
         self._mark([key])
 
     def _repair(
-        self, key: Key, replica: _Replica, stored: StoredState
+        self, key: Key, replica: Replica, stored: StoredState
     ) -> Coroutine[None, None, None] | None:
         """Return what is done next for a replica that has failed."""
         if replica.is_refused:
@@ -445,7 +429,7 @@ class ReplicaManager:
                 pass
         return None
 
-    async def _leave(self, key: Key, replica: _Replica) -> None:
+    async def _leave(self, key: Key, replica: Replica) -> None:
         """Count no more in the cluster: first, because the replica has nothing when it begins."""
         try:
             if await self._isr.leave(key, self._identity.node_id):
@@ -454,7 +438,7 @@ class ReplicaManager:
             log.warning("%s: leaving the in-sync replicas again: %s", replica.name, error)
             await asyncio.sleep(RETRY_S)
 
-    async def _replace(self, key: Key, replica: _Replica, state: PartitionState) -> None:
+    async def _replace(self, key: Key, replica: Replica, state: PartitionState) -> None:
         """Open the files again, or copy the leader's log, if it answers: until then they stay."""
         name = replica.name
         if not replica.repair.is_damaged:
@@ -467,9 +451,7 @@ class ReplicaManager:
             self._take_offline(key, replica, is_damaged=True)
             return
         log.warning("%s: replacing the failed replica from its leader", name)
-        if replica.partition is not None:
-            replica.partition.failed.clear()
-        replica.partition = None
+        replica.close()
         opened = await self._logs.begin_anew(name, begin if begin.offset else None)
         self._opened_anew(key, replica, opened)
 

@@ -258,6 +258,8 @@ class Stream:
         if position is None:
             return None
         error = _leadership_error(led, position)
+        if led is not None and not (error or led.progress.is_replica(self.follower)):
+            error = ErrorCode.UNKNOWN_LEADER_EPOCH  # it knows more of the partition, as in Kafka
         fork = None if led is None or error else _fork(led, position)
         if led is None or error or isinstance(fork, ErrorCode):
             told = fork if isinstance(fork, ErrorCode) else error

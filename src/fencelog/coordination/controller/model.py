@@ -59,7 +59,11 @@ class PartitionState(NamedTuple):
 
 
 class Registration(NamedTuple):
-    """A broker that is in the cluster. It is written once in each life, and when it stops."""
+    """A broker that is in the cluster.
+
+    It is written at the beginning of each life, when its disk gets full or has room again, and when
+    it stops.
+    """
 
     node_id: NodeId
     host: str
@@ -71,6 +75,15 @@ class Registration(NamedTuple):
     rack: str | None = None
     is_stopping: bool = False
     """It asks to lead nothing any more."""
+    is_full: bool = False
+    """It cannot write: it leads only what no other can."""
+    begun_at: int = 0
+    """The version of this life's first registration; 0 in that one."""
+
+    @property
+    def rank(self) -> int:
+        """Of in-sync replicas one with the lowest rank leads."""
+        return 2 if self.is_stopping else int(self.is_full)
 
     def encode(self) -> bytes:
         """Return the stored form."""
@@ -89,6 +102,8 @@ class Registration(NamedTuple):
                 directory=str(fields["directory"]),
                 rack=None if fields["rack"] is None else str(fields["rack"]),
                 is_stopping=bool(fields["is_stopping"]),
+                is_full=bool(fields["is_full"]),
+                begun_at=int(fields["begun_at"]),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptionError(f"metadata key {key}: not a registration: {error}") from error

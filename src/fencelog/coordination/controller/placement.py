@@ -1,15 +1,23 @@
 """Where the replicas of new partitions go.
 
 Any broker places them, from the registrations that it sees (``placed``), or takes the assignment of
-a request (``assigned``), and stores their first states with the topic in one commit.
+a request (``assigned``), and stores their first states with the topic in one commit. The controller
+adds replicas where there were too few brokers at that time (``widened``).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 
-from fencelog.coordination.controller.model import PartitionState
-from fencelog.coordination.controller.rules import Brokers, Refused
+from fencelog.coordination.controller.model import NO_LEADER, PartitionState
+from fencelog.coordination.controller.rules import (
+    Brokers,
+    Key,
+    Refused,
+    StoredPartition,
+    reordered,
+    settled,
+)
 from fencelog.errors import ErrorCode
 from fencelog.types import LeaderEpoch, NodeId
 
@@ -59,8 +67,55 @@ def assigned(
     return [_first_state(tuple(replicas), brokers) for replicas in assignment]
 
 
+def widened(
+    partitions: Mapping[Key, StoredPartition],
+    factor: int,
+    brokers: Brokers,
+    existing: Iterable[PartitionState],
+) -> dict[Key, PartitionState]:
+    """Return the states with more replicas of those partitions that have fewer than ``factor``.
+
+    At most ``factor``, on brokers that do not stop: in the racks that a partition has least in, and
+    of those the broker with the fewest of all ``existing`` replicas. None is in sync before it has
+    copied the log; the leader stays, in its epoch. The partition's first replica is then the one
+    that is the first of the fewest, so that ``moved_back`` spreads the leaders, too. A partition
+    without a leader, or for which ``changes`` has a new state, is left as it is.
+    """
+    states = list(existing)
+    held = Counter(node for each in states for node in each.replicas)
+    begun = Counter(each.replicas[0] for each in states)
+    found = {}
+    for key, partition in partitions.items():
+        state = partition.state
+        more = _more(state.replicas, factor, brokers, held)
+        if not more or state.leader == NO_LEADER or settled(partition, brokers) != state:
+            continue
+        held.update(more)
+        replicas = state.replicas + more
+        first = min(replicas, key=lambda node: begun[node])
+        begun.subtract([state.replicas[0]])
+        begun.update([first])
+        found[key] = reordered(state, (first, *(n for n in replicas if n != first)))
+    return found
+
+
+def _more(
+    replicas: tuple[NodeId, ...], factor: int, brokers: Brokers, held: Mapping[NodeId, int]
+) -> tuple[NodeId, ...]:
+    """Return the brokers that a partition gets in addition."""
+    in_rack = Counter(_rack(brokers, node) for node in replicas if node in brokers)
+    free = [n for n in _from_rack_to_rack(brokers) if n not in replicas]
+    more: list[NodeId] = []
+    while free and len(replicas) + len(more) < factor:
+        node = min(free, key=lambda n: (in_rack[_rack(brokers, n)], held[n]))
+        free.remove(node)
+        more.append(node)
+        in_rack[_rack(brokers, node)] += 1
+    return tuple(more)
+
+
 def _first_state(replicas: tuple[NodeId, ...], brokers: Brokers) -> PartitionState:
-    leader = min(replicas, key=lambda n: brokers[n].registration.is_stopping)
+    leader = min(replicas, key=lambda n: brokers[n].registration.rank)
     return PartitionState(
         replicas=replicas,
         leader=leader,

@@ -33,13 +33,18 @@ class LiveBroker(NamedTuple):
     version: int
     """The version of its key."""
 
+    @property
+    def begun_at(self) -> int:
+        """The version with which its life has begun."""
+        return self.registration.begun_at or self.version
+
 
 class StoredPartition(NamedTuple):
     """A partition's state as it is stored."""
 
     state: PartitionState
     version: int
-    """The version of its key. A registration with a higher one is newer than the state."""
+    """The version of its key. A life that has begun with a higher one is newer than the state."""
     min_isr: int
     """``min.insync.replicas`` of its topic."""
 
@@ -84,6 +89,9 @@ def settled(partition: StoredPartition, brokers: Brokers) -> PartitionState:
     Brokers that are gone leave the ISR, and so do those that came back: their leader adds them
     again. If none of it is left, those that came back stay; else the first live eligible replica
     is elected; else nobody, and the ISR stays as it is, because it has every committed record.
+
+    A leader whose disk is full gives way to a member that has room. Where the leader has room,
+    members without leave the ISR: all would wait for them.
     """
     state = partition.state
     isr = tuple(n for n in state.isr if n in brokers and not _came_back(partition, brokers[n]))
@@ -97,6 +105,8 @@ def settled(partition: StoredPartition, brokers: Brokers) -> PartitionState:
         leader = _first(state.replicas, isr, brokers)
         assert leader is not None
         state = _led(state, leader, brokers)
+    if not brokers[state.leader].registration.is_full:
+        isr = tuple(n for n in isr if not brokers[n].registration.is_full)
     return _with_isr(state, isr, partition.min_isr)
 
 
@@ -105,8 +115,8 @@ def moved_back(
 ) -> dict[Key, PartitionState]:
     """Return the states that give partitions back to their first replica, where it can lead.
 
-    It must be in the ISR, live and not stopping. A partition for which ``changes`` has a new state
-    gets none here.
+    It must be in the ISR, live and not stopping, and its disk not full. A partition for which
+    ``changes`` has a new state gets none here.
     """
     found = {}
     for key, partition in partitions.items():
@@ -119,8 +129,8 @@ def moved_back(
 def preferred(partition: StoredPartition, brokers: Brokers) -> PartitionState | Refused:
     """Return the state in which the first replica leads (the preferred election of KIP-460).
 
-    Refused if it leads already, or cannot now: it must be in the ISR, live and not stopping, and
-    ``changes`` must have no new state.
+    Refused if it leads already, or cannot now: it must be in the ISR, live and not stopping, its
+    disk must have room, and ``changes`` must have no new state.
     """
     state = partition.state
     first = state.replicas[0]
@@ -130,7 +140,7 @@ def preferred(partition: StoredPartition, brokers: Brokers) -> PartitionState | 
     if not is_settled or _first(state.replicas, state.isr, brokers) != first:
         return Refused(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"broker {first} is not live, stops, or is not in sync",
+            f"broker {first} is not live, stops, has a full disk, or is not in sync",
         )
     return _led(state, first, brokers)
 
@@ -170,6 +180,16 @@ def without(state: PartitionState, node: NodeId) -> PartitionState:
     return _led(state, NO_LEADER, {}) if state.leader == node else state
 
 
+def reordered(state: PartitionState, replicas: tuple[NodeId, ...]) -> PartitionState:
+    """Return the state with these replicas, which are those it has and perhaps more."""
+    assert set(state.replicas) <= set(replicas), (state, replicas)
+    return state._replace(
+        replicas=replicas,
+        isr=_in_order(replicas, state.isr),
+        eligible=_in_order(replicas, state.eligible),
+    )
+
+
 def given_up(
     state: PartitionState, node: NodeId, live: Collection[NodeId]
 ) -> PartitionState | None:
@@ -180,6 +200,24 @@ def given_up(
     """
     left = without(state, node)
     return left if {*left.isr, *left.eligible} & {*live} else None
+
+
+def behind(state: PartitionState, newest: LeaderEpoch) -> PartitionState | None:
+    """Return the state of a partition of which a replica was written in a newer epoch.
+
+    None if ``newest``, the epoch of that replica, is not newer. The metadata have lost changes (an
+    older backup was restored): what they call in sync may lack committed records. So nobody leads
+    until an operator has compared the replicas and elected one.
+    """
+    if newest <= state.leader_epoch:
+        return None
+    return state._replace(
+        leader=NO_LEADER,
+        leader_epoch=LeaderEpoch(newest + 1),
+        isr=(),
+        eligible=(),
+        leader_life="",
+    )
 
 
 def unclean(
@@ -214,31 +252,31 @@ def unclean(
 def _came_back(partition: StoredPartition, broker: LiveBroker) -> bool:
     """Whether a member of the ISR has another life than the one that was a member.
 
-    A broker that stops has written its registration again, in the same life. One that came back
-    and is not noticed, because the state was written since, does no harm: a process that was
-    killed has everything that it acknowledged, and others call ``without`` first.
+    A life may write its registration again. One that came back and is not noticed, because the
+    state was written since, does no harm: a process that was killed has everything that it
+    acknowledged, and others call ``without`` first.
     """
     state, registration = partition.state, broker.registration
     if registration.node_id == state.leader:
         return registration.incarnation != state.leader_life
-    return broker.version > partition.version and not registration.is_stopping
+    return broker.begun_at > partition.version
 
 
 def _leads_on(state: PartitionState, isr: tuple[NodeId, ...], brokers: Brokers) -> bool:
-    """Whether the leader stays: its process was elected, and stops only where no other can lead."""
+    """Whether the leader stays: its process was elected, and no other member should lead first."""
     if state.leader not in isr:
         return False
     leader = brokers[state.leader].registration
-    others = [n for n in isr if not brokers[n].registration.is_stopping]
-    return leader.incarnation == state.leader_life and not (leader.is_stopping and others)
+    lowest = min(brokers[n].registration.rank for n in isr)
+    return leader.incarnation == state.leader_life and leader.rank == lowest
 
 
 def _first(
     replicas: tuple[NodeId, ...], candidates: tuple[NodeId, ...], brokers: Brokers
 ) -> NodeId | None:
-    """Return the first live candidate in the replicas' order, one that stops only if all do."""
+    """Return the first live candidate in the replicas' order, of those with the lowest rank."""
     live = [n for n in replicas if n in candidates and n in brokers]
-    return min(live, key=lambda n: brokers[n].registration.is_stopping, default=None)
+    return min(live, key=lambda n: brokers[n].registration.rank, default=None)
 
 
 def _led(state: PartitionState, leader: NodeId, brokers: Brokers) -> PartitionState:
