@@ -375,15 +375,15 @@ def test_the_broker_s_own_pause_costs_nobody_a_place(owners: Owners) -> None:  #
 
 
 def test_of_a_place_that_is_lost_nothing_is_left(owners: Owners) -> None:  # O10
-    owners.granted(claim("s1", "job", "more"))
-    place(owners, "s2", "job")
-    place(owners, "s3", "more+1")
-    owners.release("s1")
-    owners.work()
-    owners.granted(claim("s4", "more"))
-    assert len(owners.shard._waiting) == 1, "a refusal that nobody has asked for again"
-    place(owners, "s5", "more")
+    owners.granted(claim("s1", "job"))
+    place(owners, "s2", "job+1")
+    owners.granted(claim("s3", "job"))
+    place(owners, "s4", "job")
+    place(owners, "s5", "job")
     owners.disconnect(5)
+    owners.release("s3")
+    owners.work()
+    assert len(owners.shard._waiting) == 1, "a refusal that nobody has asked for again"
     owners.lapse(LEASE_S)
     owners.work()
     assert len(owners.shard._waiting) == 0
