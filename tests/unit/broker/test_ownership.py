@@ -96,6 +96,26 @@ async def test_a_waiting_claim_is_gone_with_its_connection(world: World) -> None
         assert (await described(last, "a"))[0].holder == "third"
 
 
+async def test_a_silent_claimant_loses_its_place_and_one_that_asks_again_keeps_it(
+    world: World,
+) -> None:
+    """Each request is answered in time to be repeated within the lease (O10)."""
+    async with world.node() as node, AsyncExitStack() as stack:
+        peers = [await stack.enter_async_context(Peer.of(node)) for _ in range(3)]
+        holder, silent, alive = [Claimant(each) for each in peers]
+        await holder.own("a")
+        silent.send_own("a", claim_id="1", lease_ms=500, wait_ms=60_000)
+        await until_waiting(holder.peer, 1)
+        async with asyncio.timeout(10):
+            answer = await alive.own("a", claim_id="1", lease_ms=1000, wait_ms=60_000)
+            first = answer.session
+            assert answer.error_code == ErrorCode.CLAIM_WAITING
+            while answer.place:
+                answer = await alive.own("a", claim_id="1", lease_ms=1000, wait_ms=60_000)
+        assert answer.session == first
+        assert (await described(holder.peer, "a"))[0].waiting == 1
+
+
 async def test_a_waiting_claim_can_be_given_up(world: World) -> None:
     async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:
         await Claimant(one).own("a")
@@ -262,8 +282,9 @@ async def test_the_coordinator_of_a_claim_is_found_by_its_group(world: World) ->
         assert [(each.key, each.error_code) for each in answer.coordinators] == [("", 0), ("g", 0)]
 
 
-async def test_a_claim_is_not_taken_for_ended_by_a_shard_that_is_loaded_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("wait_ms", [0, 30_000])
+async def test_a_claim_does_not_wait_for_a_shard_that_is_loaded_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, wait_ms: int
 ) -> None:
     async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:  # O10
         await Claimant(one).own("a")
@@ -276,7 +297,26 @@ async def test_a_claim_is_not_taken_for_ended_by_a_shard_that_is_loaded_again(
 
         monkeypatch.setattr(node.ownership, "decide_on", then_unloaded)
         async with asyncio.timeout(10):
-            answer = await Claimant(two).own("a", claim_id="1", wait_ms=30_000)
+            answer = await Claimant(two).own("a", claim_id="1", wait_ms=wait_ms)
+        assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_claim_that_lost_its_place_before_it_was_answered_asks_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not told that it has ended: it was never granted (O10)."""
+    async with world.node() as node, Peer.of(node) as one, Peer.of(node) as two:
+        await Claimant(one).own("a")
+        decide_on = node.ownership.decide_on
+
+        async def stalled(loaded: Any, rule: Any) -> Any:
+            answer = await decide_on(loaded, rule)
+            ends = asyncio.get_running_loop().time() + 1
+            await decide_on(loaded, lambda shard, now: shard.expire(ends, 0))
+            return answer
+
+        monkeypatch.setattr(node.ownership, "decide_on", stalled)
+        answer = await Claimant(two).own("a", claim_id="1", lease_ms=500, wait_ms=30_000)
         assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 

@@ -256,6 +256,20 @@ async def test_a_broker_that_never_answered_is_not_said_to_be_gone(world: World)
         peers.close()
 
 
+async def test_a_broker_that_does_not_answer_twice_is_a_warning_and_once_is_normal(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fencelog.broker.peers")
+    async with world.node() as node:
+        target = Target(node)
+        await node.server.stop(drain_s=0)
+        peers = target.opener()
+        await until(lambda: len(caplog.records) > 1, "it is told twice")
+        assert [each.levelname for each in caplog.records] == ["INFO", "WARNING"]
+        assert "no connection to broker 2" in caplog.text
+        peers.close()
+
+
 async def test_a_connection_that_is_lost_is_opened_again(world: World) -> None:
     async with world.node() as node:
         target = Target(node)

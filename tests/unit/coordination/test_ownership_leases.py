@@ -333,6 +333,64 @@ def test_waiting_ends_with_the_connection_and_by_release(owners: Owners) -> None
     assert error_of(owners, "s3") is ErrorCode.OWNER_FENCED
 
 
+def test_a_place_lasts_for_a_lease_from_the_last_repetition(owners: Owners) -> None:  # O10
+    """Also where a silently dead connection is never closed: it keeps nobody back."""
+    owners.granted(claim("s1", "job"))
+    place(owners, "s2", "job")
+    place(owners, "s3", "job")
+    owners.lapse(LEASE_S - 1)
+    owners.renew("s1", 1)
+    assert place(owners, "s9", "job", connection=3) == 1
+    assert owners.shard.next_deadline() == owners.runtime.now + 1
+    owners.lapse(1)
+    assert owners.states()["job"].waiting == 1
+    assert place(owners, "s9", "job", connection=3) == 0
+    assert place(owners, "s8", "job", connection=2) == 1, "it comes anew"
+    owners.release("s1")
+    owners.work()
+    assert error_of(owners, "s3") is ErrorCode.NONE
+
+
+def test_only_its_claimant_keeps_a_place(owners: Owners) -> None:  # O10
+    """A request that waits is answered with the place; that is no repetition."""
+    owners.granted(claim("s1", "job"))
+    place(owners, "s2", "job")
+    owners.lapse(LEASE_S - 1)
+    owners.renew("s1", 1)
+    found = owners.shard.place_of("s2")
+    assert found is not None
+    assert (found.error, found.place) == (ErrorCode.CLAIM_WAITING, 0)
+    assert owners.shard.place_of("s1") is None
+    owners.lapse(1)
+    assert owners.shard.place_of("s2") is None
+
+
+def test_the_broker_s_own_pause_costs_nobody_a_place(owners: Owners) -> None:  # O10
+    owners.granted(claim("s1", "job"))
+    place(owners, "s2", "job")
+    owners.runtime.advance(100)
+    assert owners.shard.paused(100)
+    owners.lapse(LEASE_S - 1)
+    assert owners.states()["job"].waiting == 1
+
+
+def test_of_a_place_that_is_lost_nothing_is_left(owners: Owners) -> None:  # O10
+    owners.granted(claim("s1", "job"))
+    place(owners, "s2", "job+1")
+    owners.granted(claim("s3", "job"))
+    place(owners, "s4", "job")
+    place(owners, "s5", "job")
+    owners.disconnect(5)
+    owners.release("s3")
+    owners.work()
+    assert len(owners.shard._waiting) == 1, "a refusal that nobody has asked for again"
+    owners.lapse(LEASE_S)
+    owners.work()
+    assert len(owners.shard._waiting) == 0
+    assert owners.shard.next_deadline() is None
+    assert not owners.shard._leases._gone
+
+
 def test_a_refusal_that_nobody_takes_goes_with_the_connection(owners: Owners) -> None:  # O10
     owners.granted(claim("s1", "job"))
     place(owners, "s2", "job+1")

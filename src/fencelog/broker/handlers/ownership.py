@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from heapq import nsmallest
 from typing import Any, TypeVar
 
@@ -27,6 +27,7 @@ from fencelog.coordination.ownership.model import (
     ResourceAnswer,
     Wanted,
 )
+from fencelog.coordination.ownership.progress import FENCED
 from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.shard import Decision
 from fencelog.errors import ErrorCode, LimitError, NotLeaderError, RequestError
@@ -141,7 +142,7 @@ async def own(broker: Broker, message: OwnRequest, request: Request) -> OwnRespo
         claim_id=message.claim_id,
     )
     try:
-        answer = await _claimed(broker, claim, connection, _deadline(message.wait_ms))
+        answer = await _claimed(broker, claim, connection, _wait_end(message))
     except NotLeaderError:
         broker.claims.leaves(connection)  # it is not told of a grant, if there is one
         raise
@@ -186,9 +187,17 @@ async def _claimed(
         waits = answer.error is ErrorCode.CLAIM_WAITING
         if waits and asyncio.get_running_loop().time() >= deadline:
             return answer
+        session = answer.session or claim.session
         settled = await broker.ownership_requests.settled(
-            loaded, answer.session or claim.session, deadline if waits else None
+            loaded, session, deadline if waits else None
         )
+        if settled is None:
+            # The claim is not repeated by this: only its claimant does that.
+            place = partial(OwnershipShard.place_of, session=session)
+            settled = await broker.ownership.read_on(loaded, place)
+        elif waits and settled == FENCED:
+            # It has lost its place while nothing was committed, and so nothing answered.
+            raise NotLeaderError(f"{loaded.partition.name}: a claim has lost its place")
         if settled is not None:
             return settled
 
@@ -382,6 +391,11 @@ async def _changes(
     return await broker.ownership.read(
         group or "", lambda shard: shard.changes(group, message.resources, seen)
     )
+
+
+def _wait_end(message: OwnRequest) -> Instant:
+    """When a claim that waits is told its place: early enough that it is repeated in its lease."""
+    return _deadline(min(message.wait_ms, message.session_timeout_ms // 2))
 
 
 def _deadline(wait_ms: int) -> Instant:

@@ -33,6 +33,8 @@ CONNECT_TIMEOUT_S = 5.0
 RETRY_S = 0.2
 Gone = Callable[[Registration], Awaitable[None]]
 """Fences a broker whose process has ended; raises StorageError if the store has not answered."""
+REPEATED = 2
+"""With so many failures in a row, that there is no connection is a warning."""
 
 
 class _Peer:
@@ -198,19 +200,24 @@ class OutgoingPeers:
 
     async def _keep(self, peer: _Peer) -> None:
         """Hold a connection: if it is lost and a new one is refused, the broker is gone."""
-        said = ""
+        failures, said = 0, ""
         while True:
             try:
                 connection = await self._connection(peer, Lane.LEADERS)
             except RequestError as error:
                 if peer.was_met and is_refused(error):
                     await self._report(peer.registration)
-                elif str(error) != said:
-                    said = str(error)
-                    log.warning("no connection to broker %d: %s", peer.registration.node_id, said)
+                else:
+                    failures += 1
+                    # Once is normal: the other may not have learnt that it is registered itself.
+                    level = logging.INFO if failures == 1 else logging.WARNING
+                    if str(error) != said or failures == REPEATED:
+                        said = str(error)
+                        node = peer.registration.node_id
+                        log.log(level, "no connection to broker %d: %s", node, said)
                 await asyncio.sleep(RETRY_S)
                 continue
-            said = ""
+            failures, said = 0, ""
             await connection.wait_closed()
 
     async def _report(self, registration: Registration) -> None:

@@ -11,7 +11,7 @@ from fencelog.types import Instant
 
 
 class Leases:
-    """The leases of the claims of one shard, by session, and who came on which connection."""
+    """The leases of one shard's claims, waiting ones too, by session, and their connections."""
 
     def __init__(self) -> None:
         """Begin empty."""

@@ -90,7 +90,8 @@ class OwnershipShard:
     def own(self, claim: Claim, now: Instant, wall_ms: TimestampMs) -> Decision[OwnAnswer]:
         """Claim resources, all or none of them (O1 to O6).
 
-        NONE: granted; ``answer_of`` says when the grant is complete. CLAIM_WAITING: queued (O10).
+        NONE: granted; ``answer_of`` says when the grant is complete. CLAIM_WAITING: queued (O10),
+        until its lease is over; each repetition begins that anew.
         A refusal names each refused resource, and its owner as it is. What a request may say at all
         is checked before, where it is read.
         """
@@ -106,7 +107,7 @@ class OwnershipShard:
         if claim.waits:
             is_queued = any(self._waiting.count(claim.group, name) for name in names)
             if is_queued or verdict.owners:
-                return Decision((), self._wait(claim, names))
+                return Decision((), self._wait(claim, names, now), moves_deadline=True)
             self._waiting.recognise(claim)
         self._leases.connect(claim.session, claim.connection)
         records = self._grant(claim, verdict, wall_ms)
@@ -119,7 +120,8 @@ class OwnershipShard:
     def _repeated(self, session: str, now: Instant) -> Decision[OwnAnswer]:
         waiter = self._waiting.waiter(session)
         if waiter is not None:
-            return Decision((), self._waits(waiter))
+            self._leases.renew(session, self._lease_ms(waiter.claim), now)
+            return Decision((), self._waits(waiter), moves_deadline=True)
         refusal = self._waiting.refusal(session)
         if refusal is not None:
             self._waiting.forget(session)
@@ -130,14 +132,18 @@ class OwnershipShard:
         answer = OwnAnswer(error=ErrorCode.NONE, session=session)
         return Decision((), answer, moves_deadline=True)
 
-    def _wait(self, claim: Claim, names: tuple[str, ...]) -> OwnAnswer:
+    def _wait(self, claim: Claim, names: tuple[str, ...], now: Instant) -> OwnAnswer:
         limits, waiting = self._limits, self._waiting
         if len(waiting) >= limits.waiting_max:
             return _beyond(Limit.WAITING)
         if waiting.resource_count + len(names) > limits.waiting_resources_max:
             return _beyond(Limit.WAITING_RESOURCES)
         self._leases.connect(claim.session, claim.connection)
+        self._leases.renew(claim.session, self._lease_ms(claim), now)
         return self._waits(waiting.add(claim, names))
+
+    def _lease_ms(self, claim: Claim) -> int:
+        return max(self._limits.lease_ms_min, min(claim.lease_ms, self._limits.lease_ms_max))
 
     def _waits(self, waiter: Waiter) -> OwnAnswer:
         return OwnAnswer(
@@ -154,14 +160,13 @@ class OwnershipShard:
             known = self._table.resource(claim.group, wanted.resource)
             epoch = 0 if known is None else known.epoch
             resources.append(Granted(wanted.resource, next_generation(wanted, known), epoch + 1))
-        lease_ms = max(self._limits.lease_ms_min, min(claim.lease_ms, self._limits.lease_ms_max))
         grant = Grant(
             group=claim.group,
             session=claim.session,
             phase=Phase.GRANTING,
             holder=claim.holder,
             host=claim.host,
-            lease_ms=lease_ms,
+            lease_ms=self._lease_ms(claim),
             granted_ms=wall_ms,
             producers_key=producers_key_of(claim),
             resources=tuple(resources),
@@ -249,8 +254,16 @@ class OwnershipShard:
         sessions = self._leases.disconnected(connection)
         for session in sessions:
             self._waiting.forget(session)
-            self._progress.gone(session)
+            self._silent(session)
         return bool(sessions)
+
+    def _silent(self, session: str) -> None:
+        """Nobody speaks for a claim any more: it is to end, or loses its place or its refusal."""
+        if session in self._table.grants:
+            self._progress.gone(session)
+        else:
+            self._waiting.forget(session)
+            self._leases.forget(session)
 
     def paused(self, seconds: float) -> bool:
         """The broker stood still for so long: every lease ends so much later (O10)."""
@@ -268,10 +281,12 @@ class OwnershipShard:
     def expire(self, now: Instant, wall_ms: TimestampMs) -> Decision[None]:
         """End the claims whose leases or connections have ended; complete and grant others.
 
+        One that waits is forgotten when its lease is over: nobody has repeated it.
+
         Call ``take_settled`` afterwards: a claim that waited may be refused without a record.
         """
         for session in self._leases.expire(now):
-            self._progress.gone(session)
+            self._silent(session)
         records = self._progress.due_records(wall_ms)
         for waiter in self._waiting.take_candidates(DECISION_MAX):
             records += self._grant_waiter(waiter, wall_ms)
@@ -342,10 +357,16 @@ class OwnershipShard:
         self._leases.give_up(session)
         self._progress.give_up(session, refused)
 
+    def place_of(self, session: str) -> OwnAnswer | None:
+        """The answer to a claim that waits; None if it does not. It is no repetition."""
+        waiter = self._waiting.waiter(session)
+        return None if waiter is None else self._waits(waiter)
+
     def answer_of(self, session: str) -> OwnAnswer | None:
         """The final answer to a claim; None while it waits or its grant is not complete.
 
-        OWNER_FENCED: it has ended. To be sent only if ``take_settled`` has named it (E16).
+        OWNER_FENCED: it has ended, or has lost its place. To be sent only if ``take_settled`` has
+        named it (E16).
         """
         if self._waiting.waiter(session) is not None:
             return None

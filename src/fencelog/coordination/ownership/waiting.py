@@ -1,8 +1,9 @@
 """Claims that wait until their resources are free (O10).
 
 Soft state: no record holds it, and a claimant whose connection closes or whose shard is loaded
-again asks again. A later waiting claim never overtakes an earlier one that wants one of its
-resources; one that does not wait may take them.
+again asks again. A place lasts for a lease from the last repetition of its claim. A later waiting
+claim never overtakes an earlier one that wants one of its resources; one that does not wait may
+take them.
 """
 
 from bisect import bisect_left
