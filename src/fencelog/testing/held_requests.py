@@ -99,16 +99,21 @@ class HoldingServer(Server):
         return super().handle(frame, connection)
 
     async def stop(self, drain_s: float = 5.0) -> None:
-        """As a server does; a stop that waits leaves nothing to the collector, either."""
-        if self._listener is not None and drain_s > 0:
+        """As a server does, and nothing is left to the collector, either."""
+        if self._listener is not None:
             await accept_no_more(self._listener)
         await super().stop(drain_s)
 
     async def abort(self) -> None:
-        """Abort every connection without sending what is buffered, and stop listening."""
+        """Stop listening, and abort every connection without sending what is buffered.
+
+        From the first of them on it awaits nothing: no other task runs in between.
+        """
+        if self._listener is not None:
+            await accept_no_more(self._listener)
         for connection in list(self._connections):
             connection.abort()
-        await self.stop(drain_s=0)
+        await super().stop(drain_s=0)
 
     async def _keep(
         self, gate: "Future[bool]", frame: bytearray, connection: Connection

@@ -26,7 +26,6 @@ from fencelog.errors import FencedError, StorageError
 from fencelog.node import NewMembership, Node, Ports
 from fencelog.ports import MetadataStore, Stopwatch
 from fencelog.testing.held_requests import Held, HoldingServer
-from fencelog.testing.links import ACCEPT_STEPS
 from fencelog.types import Instant
 
 T = TypeVar("T")
@@ -218,8 +217,8 @@ class NodeThread:
     async def _end(self) -> None:
         failure = None
         if self._node is not None and self._server is not None:
+            await self._server.abort()
             failure = self._failure()
-            await self._server.abort()  # it awaits nothing: no other task runs in between
         me = asyncio.current_task()
         async with asyncio.timeout(END_TIMEOUT_S):
             while left := asyncio.all_tasks() - {me}:
@@ -227,9 +226,7 @@ class NodeThread:
                     task.cancel()
                 await asyncio.wait(left)
         if self._server is not None:
-            for _ in range(ACCEPT_STEPS):  # what was being accepted
-                await asyncio.sleep(0)
-            await self._server.abort()
+            await self._server.abort()  # one of a life that was just beginning
         for transport in list(self._opened):
             cast(asyncio.Transport, transport).abort()
         await asyncio.sleep(0)
