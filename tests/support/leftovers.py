@@ -1,6 +1,7 @@
 """What a node leaves behind in its process."""
 
 import asyncio
+import gc
 import os
 import threading
 from collections.abc import AsyncIterator
@@ -28,11 +29,15 @@ def timers() -> set[asyncio.TimerHandle]:
 @asynccontextmanager
 async def nothing_left() -> AsyncIterator[None]:
     """What runs inside leaves no task and no timer, and keeps no file open and no thread."""
+    gc.collect()  # what an earlier test left to the collector would be closed in between
     before = left()
     tasks = asyncio.all_tasks()
     due = timers()
     yield
-    assert asyncio.all_tasks() == tasks
-    assert not timers() - due
+    more = asyncio.all_tasks() ^ tasks
+    assert not more, f"tasks: {more}"
+    late = timers() - due
+    assert not late, f"timers: {late}"
     await until(lambda: left()[1] <= before[1], "threads that have nothing to do end")
-    assert left()[0] == before[0]
+    files = left()[0] ^ before[0]
+    assert not files, f"open files: {sorted(files)}"
