@@ -153,6 +153,9 @@ class ErrorCode(IntEnum):
     OWNER_FENCED = 10012  # O5, O7, O8: this claim has ended, another one has been granted since
     CLAIM_IN_PROGRESS = 10013  # O9: a grant of the resource is not complete yet; retry
     CLAIM_WAITING = 10014  # O10: the claim waits in its place; repeat it
+    SEGMENT_SEALED = 10020  # R2: what is not stored belongs to the segment's successors
+    RESIZE_IN_PROGRESS = 10021  # R2: the segment is not open yet, or is being sealed; retry
+    STALE_REVISION = 10022  # R4: something was appended since the revision that was named
 
 
 class FencelogError(Exception):

@@ -36,6 +36,7 @@ RETRIABLE = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.CLAIM_IN_PROGRESS,
+        ErrorCode.RESIZE_IN_PROGRESS,
     }
 )
 """Error codes after which a retry may succeed."""

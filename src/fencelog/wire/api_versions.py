@@ -99,6 +99,9 @@ class ApiKey(_Requests):
     RELEASE_OWNERSHIP = 10013, 0, 0
     DESCRIBE_OWNERSHIP = 10014, 0, 0
     WATCH_OWNERSHIP = 10015, 0, 0
+    CREATE_STREAM = 10020, 0, 0
+    DESCRIBE_STREAMS = 10021, 0, 0
+    RESIZE_STREAM = 10022, 0, 0
 
 
 class BrokerApiKey(_Requests):

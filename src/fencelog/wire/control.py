@@ -1,9 +1,10 @@
-"""Control batches, of one record each: transaction markers, and ownership records.
+"""Control batches, of one record each: transaction markers, ownership records, and seals.
 
-Key: int16 version, int16 type (0 abort, 1 commit, 10000 ownership). A marker ends a producer's
-transaction; its value: int16 version, int32 coordinator epoch. An ownership record belongs to no
-producer and to no transaction (O9); its value: int16 version, then the fields of
-``OwnershipRecord``. Each takes one offset, carries no sequence, and stock consumers skip it.
+Key: int16 version, int16 type (0 abort, 1 commit, 10000 ownership, 10001 seal). A marker ends a
+producer's transaction; its value: int16 version, int32 coordinator epoch. An ownership record
+belongs to no producer and to no transaction (O9); its value: int16 version, then the fields of
+``OwnershipRecord``. A seal ends a segment of a stream (R2); its value: int16 version. Each takes
+one offset, carries no sequence, and stock consumers skip it.
 """
 
 from struct import Struct
@@ -38,6 +39,7 @@ from fencelog.wire.records import RecordToWrite, build_batch
 ABORT = 0
 COMMIT = 1
 OWNERSHIP = 10_000
+SEAL = 10_001
 
 # length, attributes, timestamp delta, offset delta, key length 4; key; value length 6; value;
 # no headers. The varints are constant because the key and the value have a fixed size.
@@ -47,6 +49,8 @@ _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
 _OWNERSHIP_VERSION = 0
 _OWNERSHIP_KEY = _KEY.pack(0, OWNERSHIP)
+_SEAL_VERSION = 0
+_SEAL_KEY = _KEY.pack(0, SEAL)
 
 
 class Marker(NamedTuple):
@@ -127,12 +131,29 @@ def ownership_batch(record: OwnershipRecord, timestamp_ms: int) -> bytearray:
     return build_batch([to_write], control=True)
 
 
-def read_control(batch: Buffer) -> Marker | OwnershipRecord | None:
+class Seal(NamedTuple):
+    """No records of producers follow in this log, for ever: its segment is complete (R2)."""
+
+
+def seal_batch(timestamp_ms: int) -> bytearray:
+    """Return the control batch that seals a segment of a stream."""
+    return build_batch(
+        [RecordToWrite(_SEAL_KEY, pack_int16(_SEAL_VERSION), timestamp_ms)], control=True
+    )
+
+
+Control = Marker | OwnershipRecord | Seal
+"""What a control batch may say."""
+
+
+def read_control(batch: Buffer) -> Control | None:
     """Return what a control batch says; None for one that only takes offsets."""
     try:
         kind, value = _read_record(batch)
         if kind == OWNERSHIP:
             return _read_ownership(value)
+        if kind == SEAL:
+            return Seal()
         return _read_marker(kind, value)
     except WireError:
         return None

@@ -380,7 +380,17 @@ def _append(
     log_start = partition.log.log_start_offset
     # ``_make`` takes half the time of a call.
     result = PartitionResult._make(
-        (index, ErrorCode.NONE, outcome.base_offset, append_time_ms, log_start, None, (), None)
+        (
+            index,
+            ErrorCode.NONE,
+            outcome.base_offset,
+            append_time_ms,
+            log_start,
+            None,
+            (),
+            None,
+            None,
+        )
     )
     waiting.wait(topic, result, outcome.end_offset, partition)
     return True

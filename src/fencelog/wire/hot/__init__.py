@@ -4,6 +4,7 @@ Record bytes are never copied here. A request's records are views of its frame; 
 a list of buffers that contains the caller's record buffers unchanged.
 """
 
+from fencelog.wire.hot.append_tags import AppendTags, Revision, SealedSegment, Successor
 from fencelog.wire.hot.fetch import (
     FetchedPartition,
     FetchedTopic,
@@ -30,6 +31,7 @@ from fencelog.wire.hot.produce import (
 )
 
 __all__ = [
+    "AppendTags",
     "CurrentLeader",
     "FetchPartition",
     "FetchRequest",
@@ -42,6 +44,9 @@ __all__ = [
     "PartitionResult",
     "ProduceRequest",
     "ProduceResponse",
+    "Revision",
+    "SealedSegment",
+    "Successor",
     "read_fetch_request",
     "read_fetch_response",
     "read_produce_request",

@@ -3,7 +3,7 @@
 Versions 0 to 2 are decoded only to refuse them with a response that the client understands.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
@@ -12,6 +12,17 @@ from fencelog.errors import ErrorCode
 from fencelog.types import Buffer
 from fencelog.wire import flexible_versions
 from fencelog.wire.api_versions import ApiKey
+from fencelog.wire.hot.append_tags import (
+    NO_APPEND_TAGS,
+    NO_TAGS,
+    SEALED_TAG,
+    AppendTags,
+    SealedSegment,
+    read_append_tags,
+    read_sealed,
+    write_append_tags,
+    write_sealed,
+)
 from fencelog.wire.primitives import (
     REQUEST_ITEMS_MAX,
     Reader,
@@ -31,12 +42,16 @@ _LEADER_BYTES = 9
 
 
 class ProduceRequest(NamedTuple):
-    """Batches to append; ``topics`` holds name and (partition, records) pairs."""
+    """Batches to append; ``topics`` holds name and (partition, records) pairs.
+
+    ``tags``: by topic and partition, of those that have any.
+    """
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
     topics: list[tuple[str, list[tuple[int, memoryview | None]]]]
+    tags: Mapping[tuple[str, int], AppendTags] = NO_TAGS
 
 
 class CurrentLeader(NamedTuple):
@@ -75,6 +90,7 @@ class PartitionResult(NamedTuple):
     record_errors: tuple[tuple[int, str | None], ...] = ()
     """The batch's invalid records, by position, and why (KIP-467)."""
     current_leader: CurrentLeader | None = None
+    sealed: SealedSegment | None = None
 
 
 _ACKS_TIMEOUT = Struct(">hi")
@@ -105,19 +121,23 @@ def read_produce_request(
     transactional_id = reader.nullable_string(flexible) if version >= 3 else None
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
     topics = []
+    all_tags: dict[tuple[str, int], AppendTags] = {}
     for _ in range(reader.array_length(flexible, 2)):
         name = reader.string(flexible)
         partitions = []
         for _ in range(reader.array_length(flexible, 5)):
-            partitions.append((reader.int32(), reader.nullable_view(flexible)))
+            index, records = reader.int32(), reader.nullable_view(flexible)
+            partitions.append((index, records))
             if flexible:
-                reader.skip_tags()
+                tags = read_append_tags(reader)
+                if tags is not NO_APPEND_TAGS:
+                    all_tags[name, index] = tags
         if flexible:
             reader.skip_tags()
         topics.append((name, partitions))
     if flexible:
         reader.skip_tags()
-    return ProduceRequest(transactional_id, acks, timeout_ms, topics)
+    return ProduceRequest(transactional_id, acks, timeout_ms, topics, all_tags)
 
 
 def _read_common(body: memoryview) -> ProduceRequest | None:
@@ -158,7 +178,7 @@ def _read_common(body: memoryview) -> ProduceRequest | None:
         return None
     # ``_make`` takes half the time of a call.
     return ProduceRequest._make(
-        (transactional_id, acks, timeout_ms, [(name, [(index, body[position:end])])])
+        (transactional_id, acks, timeout_ms, [(name, [(index, body[position:end])])], NO_TAGS)
     )
 
 
@@ -242,9 +262,8 @@ def read_current_leader(reader: Reader, tag: int) -> CurrentLeader | None:
 
 
 def _write_result(out: bytearray, result: PartitionResult, version: int) -> None:
-    partition, error, base_offset, append_time_ms, start_offset, error_message, records, leader = (
-        result
-    )
+    partition, error, base_offset, append_time_ms, start_offset = result[:5]
+    error_message, records, leader, sealed = result[5:]
     if version >= 5:
         out += _RESULT_V5.pack(partition, error, base_offset, append_time_ms, start_offset)
     elif version >= 2:
@@ -253,7 +272,7 @@ def _write_result(out: bytearray, result: PartitionResult, version: int) -> None
         out += _RESULT.pack(partition, error, base_offset)
     if version >= 8:
         flexible = version >= FLEXIBLE_FROM
-        if flexible and error_message is None and leader is None:
+        if flexible and error_message is None and leader is None and sealed is None:
             out += b"\x01\x00\x00"  # an empty array, null, no tags
             return
         write_length(out, records, flexible)
@@ -263,7 +282,9 @@ def _write_result(out: bytearray, result: PartitionResult, version: int) -> None
             if flexible:
                 out.append(0)
         write_error_message(out, error_message, flexible)
-        if leader is not None and version >= LEADERS_FROM:
+        if sealed is not None and flexible:
+            write_sealed(out, sealed)
+        elif leader is not None and version >= LEADERS_FROM:
             write_current_leader(out, 0, leader)
         elif flexible:
             out.append(0)
@@ -275,8 +296,12 @@ def write_produce_request(
     acks: int,
     timeout_ms: int,
     topics: Iterable[tuple[str, Iterable[tuple[int, Buffer]]]],
+    tags: Mapping[tuple[str, int], AppendTags] = NO_TAGS,
 ) -> list[Buffer]:
-    """Return the body of a produce request as buffers; record buffers are not copied."""
+    """Return the body of a produce request as buffers; record buffers are not copied.
+
+    ``tags`` go into flexible versions only.
+    """
     flexible = version >= FLEXIBLE_FROM
     parts: list[Buffer] = []
     out = bytearray()
@@ -293,7 +318,9 @@ def write_produce_request(
             out += pack_int32(partition)
             write_length(out, records, flexible)
             parts += (out, records)
-            out = bytearray(b"\0" if flexible else b"")
+            out = bytearray()
+            if flexible:
+                write_append_tags(out, tags.get((topic, partition), NO_APPEND_TAGS))
         if flexible:
             out.append(0)
     if flexible:
@@ -318,6 +345,16 @@ def read_produce_response(body: Buffer, version: int) -> ProduceResponse:
     return ProduceResponse(topics, throttle_time_ms, endpoints)
 
 
+def _read_result_tags(reader: Reader) -> tuple[CurrentLeader | None, SealedSegment | None]:
+    leader = sealed = None
+    for number, field in reader.tags():
+        if number == 0:
+            leader = CurrentLeader(field.int32(), field.int32())
+        elif number == SEALED_TAG:
+            sealed = read_sealed(field)
+    return leader, sealed
+
+
 def _read_result(reader: Reader, version: int) -> PartitionResult:
     log_append_time_ms = log_start_offset = -1
     partition, error, base_offset = reader.unpack(_RESULT)
@@ -325,7 +362,7 @@ def _read_result(reader: Reader, version: int) -> PartitionResult:
         log_append_time_ms = reader.int64()
     if version >= 5:
         log_start_offset = reader.int64()
-    error_message = leader = None
+    error_message = leader = sealed = None
     records = []
     if version >= 8:
         flexible = version >= FLEXIBLE_FROM
@@ -335,7 +372,7 @@ def _read_result(reader: Reader, version: int) -> PartitionResult:
                 reader.skip_tags()
         error_message = reader.nullable_string(flexible)
         if flexible:
-            leader = read_current_leader(reader, 0)
+            leader, sealed = _read_result_tags(reader)
     return PartitionResult(
         partition,
         error_code(error),
@@ -345,4 +382,5 @@ def _read_result(reader: Reader, version: int) -> PartitionResult:
         error_message,
         tuple(records),
         leader,
+        sealed,
     )
