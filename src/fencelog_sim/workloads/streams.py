@@ -52,7 +52,7 @@ class Streams:
         settings = dict(NO_RETENTION)
         rate = stage.random.choice(POLICIES)
         if rate is not None:
-            settings["stream.rate.events"] = rate
+            settings["stream.rate.events.per.segment"] = rate
             settings["stream.cooldown.ms"] = stage.random.choice(COOL_DOWN_MS)
         async with Client(options_of(stage)) as client:
 
