@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from fencelog.errors import StorageError
+from fencelog.coordination.streams.model import Stream
+from fencelog.errors import CorruptionError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.ports import MetadataStore, MetadataWrite
 from fencelog.types import TopicId, TopicPartition
@@ -54,6 +55,13 @@ class Topic:
     """The topic's own settings, by Kafka's topic configuration names."""
     created: frozenset[int] = frozenset()
     """The partitions whose files were created, durably."""
+    stream: Stream | None = None
+    """The segments, one for each partition, if the topic is a stream (R1)."""
+
+    def __post_init__(self) -> None:
+        """Check what the two counts have in common."""
+        if self.stream is not None:
+            assert len(self.stream.segments) == self.partitions, self.name
 
     @property
     def partition_names(self) -> list[TopicPartition]:
@@ -71,20 +79,28 @@ class Topic:
 
     def encode(self) -> bytes:
         """Return the stored form."""
-        return json.dumps(
-            {
-                "id": self.topic_id.hex(),
-                "partitions": self.partitions,
-                "settings": dict(self.settings),
-                "created": _ranges(self.created),
-            },
-            sort_keys=True,
-        ).encode()
+        fields: dict[str, object] = {
+            "id": self.topic_id.hex(),
+            "partitions": self.partitions,
+            "settings": dict(self.settings),
+            "created": _ranges(self.created),
+        }
+        if self.stream is not None:
+            fields["stream"] = self.stream.stored()
+        return json.dumps(fields, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, name: str, value: bytes) -> "Topic":
-        """Return the topic of a stored form."""
+        """Return the topic of a stored form. Raises CorruptionError for segments that are none."""
         fields = json.loads(value)
+        stream = None
+        if (segments := fields.get("stream")) is not None:
+            stream = Stream.of_stored(name, segments)
+            if len(stream.segments) != fields["partitions"]:
+                count = fields["partitions"]
+                raise CorruptionError(
+                    f"topic {name}: {count} partitions and {len(stream.segments)} segments"
+                )
         created = (range(first, last + 1) for first, last in fields.get("created", ()))
         return cls(
             name=name,
@@ -92,6 +108,7 @@ class Topic:
             partitions=fields["partitions"],
             settings=fields["settings"],
             created=frozenset(chain.from_iterable(created)),
+            stream=stream,
         )
 
 

@@ -171,6 +171,7 @@ class ClusterTopics:
                 topic_id=TopicId(self._random.bytes(16)),
                 partitions=len(states),
                 settings=each.settings,
+                stream=each.stream,
             )
             planned[each.name] = _Planned(topic, states)
         return planned

@@ -30,6 +30,7 @@ from fencelog.broker.metadata.topic_rules import (
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.opening import Replica
 from fencelog.broker.partitions.partition import Partition
+from fencelog.coordination.streams.model import Stream
 from fencelog.errors import ErrorCode, NotLeaderError, RequestError
 from fencelog.log.config import LogConfig
 from fencelog.ports import Random
@@ -53,6 +54,8 @@ class NewTopic(NamedTuple):
     """-1: the broker's default. Of a cluster only, and so is the next."""
     assignment: Sequence[Sequence[NodeId]] = ()
     """The replicas of each partition, if the request names them."""
+    stream: Stream | None = None
+    """Its segments, one for each partition, if it is a stream (R1)."""
 
 
 class Controller:
@@ -155,7 +158,8 @@ class Controller:
         results: list[Topic | RequestError] = []
         names: dict[str, str] = {}
         partitions = 0
-        for name, count, settings, *_ in requested:
+        for each in requested:
+            name, count, settings = each.name, each.partitions, each.settings
             try:
                 check_partition_total(
                     self._catalog, name, partitions + count, self._config.partitions_max
@@ -168,7 +172,15 @@ class Controller:
             names[folded(name)] = name
             partitions += count
             topic_id = TopicId(self._random.bytes(16))
-            results.append(Topic(name=name, topic_id=topic_id, partitions=count, settings=settings))
+            results.append(
+                Topic(
+                    name=name,
+                    topic_id=topic_id,
+                    partitions=count,
+                    settings=settings,
+                    stream=each.stream,
+                )
+            )
         new = [each for each in results if isinstance(each, Topic)]
         problems = await self._store_and_open(new) if new else {}
         return [
