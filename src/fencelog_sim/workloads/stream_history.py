@@ -83,6 +83,8 @@ def _take(events: list[Event]) -> _History:
                 history.reads.append(note)
             case "segment":
                 history.segments[note["index"]] = note
+            case _:
+                continue
     return history
 
 
