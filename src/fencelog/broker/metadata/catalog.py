@@ -8,7 +8,7 @@ are durable and before they serve: a start that does not find such a partition h
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -74,8 +74,15 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
     def log_config(self, defaults: Mapping[str, str]) -> LogConfig:
-        """Return the topic's settings over the broker's defaults. Raises InvalidConfigError."""
-        return LogConfig.from_topic_config({**defaults, **self.settings})
+        """Return the topic's settings over the broker's defaults. Raises InvalidConfigError.
+
+        A stream is never compacted, whatever default the broker was started with: what is newest of
+        a key may be in another segment.
+        """
+        config = LogConfig.from_topic_config({**defaults, **self.settings})
+        if self.stream is not None and "compact" in config.cleanup_policy:
+            return replace(config, cleanup_policy=frozenset({"delete"}))
+        return config
 
     def encode(self) -> bytes:
         """Return the stored form."""
@@ -140,6 +147,8 @@ class Catalog:
         """The number of partitions of all topics."""
         self.generation = 0
         """Grows with every change; what was derived from an older generation is stale."""
+        self.stream_changed: Callable[[TopicId], None] = lambda topic_id: None
+        """A stream was made, changed or deleted, in this step; it must not raise."""
 
     async def load(self) -> dict[TopicId, str]:
         """Read all topics; return the deleted ones, by id, whose files may still be here."""
@@ -259,6 +268,8 @@ class Catalog:
         self.partition_total -= self._topics.pop(topic.name).partitions
         self._names.pop(topic.topic_id, None)
         self._folded.pop(folded(topic.name), None)
+        if topic.stream is not None:
+            self.stream_changed(topic.topic_id)
 
     def _put(self, topic: Topic) -> None:
         before = self._topics.get(topic.name)
@@ -267,3 +278,5 @@ class Catalog:
         self._names[topic.topic_id] = topic.name
         self._folded[folded(topic.name)] = topic.name
         self.generation += 1
+        if topic.stream is not None:
+            self.stream_changed(topic.topic_id)
