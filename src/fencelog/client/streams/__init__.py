@@ -1,0 +1,1 @@
+"""Streams in the client: segments, shared state, groups of readers (R1 to R11)."""
