@@ -29,7 +29,7 @@ from fencelog.coordination.synchronizer.records import (
 from fencelog.coordination.synchronizer.replica import Answer, Replica, Schema, after
 from fencelog.errors import RequestError, WireError
 from fencelog.rpc.deadline import Deadline
-from fencelog.types import Buffer, TopicPartition
+from fencelog.types import Buffer, TopicId, TopicPartition
 from fencelog.wire.batch import HEADER_BYTES
 from fencelog.wire.records import Record, read_records
 
@@ -75,6 +75,12 @@ class StateSynchronizer(Generic[S]):
     def offset(self) -> int:
         """Up to where the topic was read: the offset after the newest update, or later."""
         return self._replica.revision.offset
+
+    @property
+    def topic_id(self) -> TopicId:
+        """The id of the topic, once it was read."""
+        assert self._options.topic_id is not None, "it is read first"
+        return self._options.topic_id
 
     @property
     def updates_since_mark(self) -> int:
