@@ -272,7 +272,7 @@ class SegmentReader:
             f"{place.partition.topic}/{place.partition.partition}",
             group=place.group,
             generation=place.base + self.taken,
-            transactional_id=f"{place.partition.topic}/{self.index}",
+            transactional_id=f"{place.partition.topic}-{self.index}",
             lease_s=self._options.lease_s,
             holder=place.holder,
         )
