@@ -116,6 +116,7 @@ class World:
         for sender in node.senders():
             await sender.stop()
         await node.broker.stream_sealer.stop()
+        await node.broker.stream_policy.stop()
         deleting = node.logs._deleting
         tasks = node._tasks if deleting is None else [*node._tasks, deleting]
         for task in tasks:
