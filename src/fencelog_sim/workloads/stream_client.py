@@ -8,6 +8,7 @@ from fencelog.client.asynchronous import Client, Producer
 from fencelog.client.model import Joined
 from fencelog.client.sender import ProducerOptions, open_sender
 from fencelog.client.versioned_transactions import Transactions
+from fencelog.errors import RequestError
 from fencelog.types import TopicPartition
 from fencelog.wire.records import Record
 from fencelog_sim.workload import Stage
@@ -138,6 +139,11 @@ class StreamClient:
     def _end(self, number: str, outcome: str, placed: list[list[int]]) -> None:
         self._stage.history.note(what="wrote", number=number, outcome=outcome, placed=placed)
 
+    def _refused(self, error: Exception) -> None:
+        """Note why a write has failed: the check knows what no fault explains."""
+        code = error.code.name if isinstance(error, RequestError) else ""
+        self._stage.history.note(what="refused", code=code, error=str(error))
+
     async def _attempt(
         self, writer: _Writer, pairs: Sequence[Pair], *, transactional: bool
     ) -> tuple[str, list[list[int]]]:
@@ -153,7 +159,8 @@ class StreamClient:
                     return "failed", []
                 is_committing = True
                 await producer.commit()
-        except ERRORS:
+        except ERRORS as error:
+            self._refused(error)
             if is_committing:
                 await self._retire(writer)
                 return "indeterminate", []
@@ -208,8 +215,8 @@ class StreamClient:
                 ids = [joined[0].producer_id]
                 await transactions.commit(app, app, run, version, fingerprint, ids, takeover=False)
                 outcome = "ok"
-            except ERRORS:
-                pass
+            except ERRORS as error:
+                self._refused(error)
             self._end(number, outcome, placed)
             self._end(lost_number, "failed", [])
         finally:

@@ -58,7 +58,7 @@ class Group(RuleBasedStateMachine):
         stream = created(count)
         assert isinstance(stream, Stream)
         self.stream = stream
-        self.write(Created(SETTINGS, 0, {index: 0 for index in range(count)}))
+        self.write(Created(SETTINGS, 0, dict.fromkeys(range(count), 0)))
 
     def write(self, update: Update) -> bool:
         """Write an update as the synchronizer stores it; return whether it has an effect."""
