@@ -123,6 +123,52 @@ def test_an_aborted_transaction_hands_its_events_out_again(fencelog_broker: Loca
 
 
 @pytest.mark.slow
+def test_what_is_in_hands_is_not_committed(fencelog_broker: LocalBroker) -> None:
+    # R6
+    async def scenario(log: fencelog.aio.Client) -> None:
+        await write(log, "s", ["k"], range(10))
+        group = log.reader_group("g", "s")
+        async with group.reader("r1", commit_interval_s=None) as reader:
+            batch = await reader.next_batch(3)
+            assert batch is not None
+            assert (await reader.next_batch(3)) is not None
+            assert reader._member is not None
+            await reader._member.commit()
+            await crash(reader)
+        async with group.reader("r1") as reader:
+            assert await next_events(reader) == [f"k:{number}" for number in range(3, 10)]
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_reader_whose_state_is_out_of_date_is_cut_off(fencelog_broker: LocalBroker) -> None:
+    # R6, R11
+    async def scenario(log: fencelog.aio.Client) -> None:
+        await log.create_topic("out")
+        await write(log, "s", ["k"], range(10))
+        group = log.reader_group("g", "s")
+        async with group.reader("r1", commit_interval_s=None) as old:
+            assert await next_events(old)
+            assert old._member is not None
+            await old._member._end_tasks()  # it hears of the state no more
+            await group.reader_offline("r1")
+            async with group.reader("r2") as reader:
+                assert await next_events(reader) == [f"k:{number}" for number in range(10)]
+                with pytest.raises(FencelogError):
+                    async with old.transaction() as transaction:
+                        await transaction.send("out", b"of the old one")
+                await reader.commit()
+                await write(log, "s", ["k"], range(10, 15))
+                assert await next_events(reader) == [f"k:{number}" for number in range(10, 15)]
+                with pytest.raises((TimeoutError, FencelogError)):
+                    await asyncio.wait_for(old.next_batch(), 0.5)
+        assert fencelog_broker.records("out") == []
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
 def test_single_events_have_transactions_of_their_own(fencelog_broker: LocalBroker) -> None:
     # R6
     async def scenario(log: fencelog.aio.Client) -> None:
