@@ -194,9 +194,15 @@ class Peer:
         timeout_ms: int = 30_000,
         transactional_id: str | None = None,
         version: int = 9,
+        tags: hot.AppendTags | None = None,
     ) -> None:
         request = hot.write_produce_request(
-            version, transactional_id, acks, timeout_ms, [(topic, [(partition, batch)])]
+            version,
+            transactional_id,
+            acks,
+            timeout_ms,
+            [(topic, [(partition, batch)])],
+            {} if tags is None else {(topic, partition): tags},
         )
         self.send(PRODUCE, version, *request)
 
