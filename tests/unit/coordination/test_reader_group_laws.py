@@ -99,9 +99,7 @@ class Group(RuleBasedStateMachine):
             wanted = positions.get(index, at)
             if is_exact:
                 self.floor[index] = wanted
-            assert self.state.unassigned[index].offset == (
-                wanted if is_exact else max(wanted, at)
-            )
+            assert self.state.unassigned[index].offset == (wanted if is_exact else max(wanted, at))
 
     @rule(name=st.sampled_from(NAMES), may_shed=st.booleans(), take_max=st.integers(1, 3))
     def step(self, name: str, may_shed: bool, take_max: int) -> None:
@@ -259,7 +257,8 @@ class Group(RuleBasedStateMachine):
         if not self.state.readers:
             return
         for _ in range(200):
-            if not any([self.do(n, may_shed=True, take_max=2) for n in self.state.readers]):
+            done = [self.do(name, may_shed=True, take_max=2) for name in self.state.readers]
+            if not any(done):
                 break
         assert is_balanced(self.state)
         assert not self.state.unassigned

@@ -38,6 +38,7 @@ from fencelog.coordination.streams.model import SegmentState
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
+from fencelog.wire.own import OWNED_PREFIX
 
 STATE_CONFIGS = {
     "cleanup.policy": "delete",
@@ -128,7 +129,7 @@ class ReaderGroup:
             held = [
                 each.resource
                 for each in await ownership.describe(group, None)
-                if each.state != "free"
+                if each.state != "free" and not each.resource.startswith(OWNED_PREFIX)
             ]
             if held:
                 await ownership.release(group, held)

@@ -93,15 +93,18 @@ class StateSynchronizer(Generic[S]):
         Raises SynchronizerError for a topic that is none of such a state, and RequestError.
         """
         async with self._lock:
-            await self._fetch(self._cluster.deadline())
+            deadline = self._cluster.deadline()
+            if not await self._begin(deadline):
+                await self._fetch(deadline)
             return self.state
 
     async def update(self, function: Update[S]) -> int | None:
         """Change the state; return the offset of the update, None where nothing is to be changed.
 
         The function gets the state and returns updates, which are stored all or none. If anything
-        was stored since that state, they are not, and the function runs again on the newer one: so
-        it depends on nothing else, and has no effects. An update is applied once, also if the
+        was stored since that state, they are not, and the function runs again on the newer one, as
+        it does before nothing is changed and before it fails. So it depends on nothing else, and
+        has no effects. An update is applied once, also if the
         answer to it is lost. Raises what the function raises, ValueError for an update that the
         schema refuses, UpdateTooLargeError, SynchronizerError, and RequestError; if that is
         retriable, the update may be stored or not.
@@ -117,7 +120,7 @@ class StateSynchronizer(Generic[S]):
                 identity = UpdateId(self._writer, self._incarnation, number)
                 if tried and (stored := replica.offset_of(identity)) is not None:
                     return stored
-                values = function(replica.state)
+                values = await self._decided(function, deadline)
                 if not values:
                     return None
                 tried = max(tried, len(values))
@@ -171,10 +174,29 @@ class StateSynchronizer(Generic[S]):
 
     # --- inside
 
-    async def _begin(self, deadline: Deadline) -> None:
-        """Look at the topic, and read it, once."""
+    async def _decided(self, function: Update[S], deadline: Deadline) -> Sequence[object] | None:
+        """Return what the function says to the state as it is here, or, to nothing, on the newest.
+
+        If it has updates, the append compares the state. What it raises counts on the newest, too.
+        """
+        while True:
+            at = self.offset
+            try:
+                if values := function(self.state):
+                    return values
+            except Exception:
+                await self._fetch(deadline)
+                if self.offset == at:
+                    raise
+            else:
+                await self._fetch(deadline)
+                if self.offset == at:
+                    return None
+
+    async def _begin(self, deadline: Deadline) -> bool:
+        """Look at the topic, and read it, once; return whether this was the first time."""
         if self._is_begun:
-            return
+            return False
         topic = await Admin(self._cluster).describe_topic(self._partition.topic)
         if len(topic.partitions) != 1:
             raise SynchronizerError(
@@ -186,6 +208,7 @@ class StateSynchronizer(Generic[S]):
         await self._begin_at_start()
         await self._fetch(deadline)
         self._is_begun = True
+        return True
 
     def _next_number(self) -> int:
         known = self._replica.last_of(self._writer, self._incarnation)
