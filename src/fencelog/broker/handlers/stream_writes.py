@@ -37,8 +37,10 @@ def refused_write(
     segment = topic.stream.segments[index]
     if segment.state is SegmentState.OPENING:
         return _resizing(topic.name, index)
-    if segment.state in ENDED and partition.log.sealed_at is None:
+    if segment.state in ENDED and partition.log.sealed_at is None and partition.leads:
         # An election out of order lost the end of the log: nothing may be written instead.
+        if not _shows_all(partition):
+            return _resizing(topic.name, index)
         return _sealed(topic.stream, segment, _last_sequence(partition, header))
     if partition.load is None:
         partition.load = SegmentLoad(index)
@@ -64,12 +66,17 @@ def sealed_write(topic: Topic | None, partition: Partition, header: BatchHeader)
     """Return what follows for a batch that its sealed log has refused (R2).
 
     The successors are named once they are open: then the seal is committed, and what the log has
-    of the producer is, too. Until then the sender tries again.
+    of the producer is, too, if this is the log that has it. Until then the sender tries again.
     """
     index = partition.name.partition
     stream = None if topic is None else topic.stream
     segment = None if stream is None else stream.get(index)
     if stream is None or segment is None or segment.state not in ENDED:
+        return _resizing(partition.name.topic, index)
+    sealed_at = partition.log.sealed_at
+    if sealed_at is None or partition.log.high_watermark <= sealed_at:
+        # A deposed leader may hear of the seal before it hears of its successor: its own log may
+        # have records and a seal that nobody else has.
         return _resizing(partition.name.topic, index)
     return _sealed(stream, segment, _last_sequence(partition, header))
 
@@ -78,6 +85,12 @@ def count_write(partition: Partition, header: BatchHeader, tags: AppendTags) -> 
     """Count a batch that was appended to a segment (R3)."""
     if partition.load is not None and tags.median_hash is not None:
         partition.load.add(header.record_count, header.size, tags.median_hash)
+
+
+def _shows_all(partition: Partition) -> bool:
+    """Whether all that a leader's log has is committed, and nobody else leads (F8)."""
+    log = partition.log
+    return partition.read_error is ErrorCode.NONE and log.high_watermark == log.log_end_offset
 
 
 def _last_sequence(partition: Partition, header: BatchHeader) -> int:
