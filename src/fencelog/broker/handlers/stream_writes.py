@@ -39,9 +39,7 @@ def refused_write(
         return _resizing(topic.name, index)
     if segment.state in ENDED and partition.log.sealed_at is None and partition.leads:
         # An election out of order lost the end of the log: nothing may be written instead.
-        if not _shows_all(partition):
-            return _resizing(topic.name, index)
-        return _sealed(topic.stream, segment, _last_sequence(partition, header))
+        return _without_seal(topic.stream, segment, partition, header)
     if partition.load is None:
         partition.load = SegmentLoad(index)
     return None
@@ -87,10 +85,14 @@ def count_write(partition: Partition, header: BatchHeader, tags: AppendTags) -> 
         partition.load.add(header.record_count, header.size, tags.median_hash)
 
 
-def _shows_all(partition: Partition) -> bool:
-    """Whether all that a leader's log has is committed, and nobody else leads (F8)."""
+def _without_seal(
+    stream: Stream, segment: StreamSegment, partition: Partition, header: BatchHeader
+) -> PartitionResult:
+    """Return what follows for a batch of a sealed segment whose log has no seal."""
     log = partition.log
-    return partition.read_error is ErrorCode.NONE and log.high_watermark == log.log_end_offset
+    if partition.read_error is not ErrorCode.NONE or log.high_watermark < log.log_end_offset:
+        return _resizing(partition.name.topic, segment.index)  # another may lead, and have it (F8)
+    return _sealed(stream, segment, _last_sequence(partition, header))
 
 
 def _last_sequence(partition: Partition, header: BatchHeader) -> int:
