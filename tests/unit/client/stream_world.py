@@ -6,7 +6,7 @@ knows nothing of how the client works.
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -175,6 +175,7 @@ class World:
         """Errors for the next writes, instead of looking at them."""
         self.asked: list[int] = []
         self.written: list[tuple[int, ErrorCode]] = []
+        self.medians: list[int | None] = []
         self.epoch = 0
         self.sealed_know_duplicates = True
         """As they do; if not, the last sequence that a refusal names says the same."""
@@ -284,6 +285,7 @@ class World:
         ((topic, ((index, records),)),) = request.topics
         assert records is not None
         tags = request.tags.get((topic, index))
+        self.medians.append(None if tags is None else tags.median_hash)
         is_tagged = tags is not None and tags.median_hash is not None
         result = self._append(index, memoryview(bytes(records)), is_tagged=is_tagged)
         self.written.append((index, result.error))
@@ -388,6 +390,16 @@ class Writer:
 def played(story: Coroutine[Any, Any, None], seed: str = "1") -> None:
     """Run a story of this world, in virtual time; StuckError if it waits for nothing."""
     SimLoop(seed).run(story, limit_s=3600)
+
+
+def story(told: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Make a test of a story of this world."""
+
+    def test() -> None:
+        played(told())
+
+    test.__name__, test.__doc__ = told.__name__, told.__doc__
+    return test
 
 
 async def steps(count: int = 30) -> None:

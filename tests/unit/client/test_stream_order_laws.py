@@ -21,8 +21,8 @@ RESIZING = ("split", "split", "merge", "seal", "seal", "resize")
 OTHERS = ("wait", "forget", "behind")
 STEPS = st.lists(
     st.tuples(st.sampled_from(SENDING + ARRIVING + RESIZING + OTHERS), st.integers(0, 1 << 16)),
-    min_size=20,
-    max_size=80,
+    min_size=10,
+    max_size=60,
 )
 
 
@@ -110,7 +110,7 @@ def firsts(batches: list[Stored]) -> list[Stored]:
 
 
 @given(STEPS, st.integers(1, 3), st.sampled_from(CODECS), st.booleans(), st.integers(0, 99))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 def test_each_key_is_stored_in_the_order_in_which_it_was_sent_and_once(  # R2
     script: list[Step], segments: int, codec: Any, knows: bool, seed: int
 ) -> None:
@@ -136,7 +136,7 @@ def test_each_key_is_stored_in_the_order_in_which_it_was_sent_and_once(  # R2
     st.integers(1, 3),
     st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_what_transactions_commit_is_in_order_and_once_and_what_they_abort_is_gone(  # R2, E10
     transactions: list[tuple[list[Step], bool]], segments: int, seed: int
 ) -> None:
