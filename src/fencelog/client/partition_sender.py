@@ -192,11 +192,6 @@ class PartitionSender:
         self._wake.set()
 
     @property
-    def has_sent(self) -> bool:
-        """Whether some of what is not settled may be stored."""
-        return any(each.was_sent for each in self._queue)
-
-    @property
     def next_sequence(self) -> int:
         """The sequence of the next record that is sent first."""
         return self._sequence

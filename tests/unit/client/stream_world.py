@@ -164,6 +164,7 @@ class World:
         self.partitions = 1
         """Of the topic while it is no stream."""
         self.topic_id = ID
+        self.is_anew = False
         self.history = [created]
         self.behind = 0
         """So many changes are unknown to the broker that describes the stream."""
@@ -231,6 +232,7 @@ class World:
         self.stream, self.topic_id = stream, TopicId(topic_id)
         self.history = [stream] if stream else []
         self.logs.clear()
+        self.is_anew = True
 
     def _change(self, stream: Stream) -> None:
         self.stream = stream
@@ -299,7 +301,7 @@ class World:
                 return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return self._check_and_append(index, batch, None)
         segment = self.stream.get(index)
-        if segment is None or segment.state is SegmentState.DELETED:
+        if segment is None:
             return PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not is_tagged:
             return PartitionResult(index, ErrorCode.POLICY_VIOLATION)
@@ -328,11 +330,14 @@ class World:
             found = self.stream.successors(index)
             named = tuple(Successor(each.index, each.low, each.high) for each in found)
             last_sequence = log.last.get(producer, -1) if is_idempotent else -1
+            if self.stream.segments[index].state is SegmentState.DELETED:
+                last_sequence = -1  # nothing is known of its producers any more
             sealed = SealedSegment(log.end - 1, last_sequence, named)
             return PartitionResult(index, refusal, sealed=sealed)
         if refusal is not None:
             return PartitionResult(index, refusal)
-        if is_idempotent and first != log.last.get(producer, -1) + 1:
+        may_begin_anywhere = self.is_anew and producer not in log.last  # E5
+        if is_idempotent and not may_begin_anywhere and first != log.last.get(producer, -1) + 1:
             return PartitionResult(index, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         rows = tuple((each.key, int(each.value or b"")) for each in read_records(batch))
         return PartitionResult(index, ErrorCode.NONE, log.append(producer, first, rows))
