@@ -173,6 +173,27 @@ async def test_newer_records_wait_behind_what_the_old_segment_has_not_settled() 
 
 
 @story
+async def test_what_comes_to_a_sealed_segment_late_goes_behind_what_came_before_it() -> None:  # R2
+    world = World()
+    writer = await Writer.open(world)
+    world.is_prompt = False
+    for _ in range(3):
+        await writer.queue(LOW)
+    await steps()
+    world.split(0)
+    await writer.add(LOW)  # divided by the old range
+    world.arrive()  # the seal is known, and the successor has what was queued
+    await steps()
+    await writer.add(LOW)
+    await writer.sender.enqueue(writer.buffer.take())
+    world.is_prompt = True
+    world.arrive()
+    await writer.sender.flush()
+    assert world.order_of(LOW) == [0, 1, 2, 3, 4]
+    await writer.sender.close()
+
+
+@story
 async def test_a_merge_waits_for_both_of_its_predecessors() -> None:  # R2
     world = World(2)
     writer = await Writer.open(world)
