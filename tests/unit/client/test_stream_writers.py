@@ -22,6 +22,7 @@ from tests.unit.client.stream_world import ID, TIMEOUT_S, TOPIC, World, Writer, 
 KEYS = [b"k%d" % number for number in range(20)]
 LOW = next(key for key in KEYS if key_hash(key) < HASH_SPACE // 2)
 HIGH = next(key for key in KEYS if key_hash(key) >= HASH_SPACE // 2)
+OTHER_HIGH = next(key for key in KEYS if key_hash(key) >= HASH_SPACE // 2 and key != HIGH)
 SEALED, RESIZING = ErrorCode.SEGMENT_SEALED, ErrorCode.RESIZE_IN_PROGRESS
 NONE = ErrorCode.NONE
 
@@ -190,6 +191,31 @@ async def test_what_comes_to_a_sealed_segment_late_goes_behind_what_came_before_
     world.arrive()
     await writer.sender.flush()
     assert world.order_of(LOW) == [0, 1, 2, 3, 4]
+    await writer.sender.close()
+
+
+@story
+async def test_a_segment_in_the_midst_of_sending_stops_for_what_comes_before_it() -> None:  # R2
+    world = World()
+    writer = await Writer.open(world)
+    await writer.add(HIGH)
+    late = writer.buffer.take()  # divided by the old range
+    world.split(0)
+    await writer.queue(LOW, OTHER_HIGH)
+    await writer.sender.flush()
+    world.is_prompt = False
+    await writer.queue(OTHER_HIGH)
+    await steps()
+    await writer.sender.enqueue(late)
+    await steps()
+    await writer.queue(HIGH)
+    world.arrive()  # the successor's, which has another one to send
+    await steps()
+    assert len(world.line.waiting) == 1
+    world.is_prompt = True
+    world.arrive()
+    await writer.sender.flush()
+    assert (world.order_of(HIGH), world.order_of(OTHER_HIGH)) == ([0, 1], [0, 1])
     await writer.sender.close()
 
 
