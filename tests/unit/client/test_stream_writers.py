@@ -23,6 +23,7 @@ KEYS = [b"k%d" % number for number in range(20)]
 LOW = next(key for key in KEYS if key_hash(key) < HASH_SPACE // 2)
 HIGH = next(key for key in KEYS if key_hash(key) >= HASH_SPACE // 2)
 OTHER_HIGH = next(key for key in KEYS if key_hash(key) >= HASH_SPACE // 2 and key != HIGH)
+HALVES = [Successor(1, 0, HASH_SPACE // 2), Successor(2, HASH_SPACE // 2, HASH_SPACE)]
 SEALED, RESIZING = ErrorCode.SEGMENT_SEALED, ErrorCode.RESIZE_IN_PROGRESS
 NONE = ErrorCode.NONE
 
@@ -159,9 +160,7 @@ async def test_newer_records_wait_behind_what_the_old_segment_has_not_settled() 
     await writer.queue(LOW)
     await steps()
     world.split(0)
-    world.cluster.learn_successors(
-        TOPIC, ID, [Successor(1, 0, HASH_SPACE // 2), Successor(2, HASH_SPACE // 2, HASH_SPACE)]
-    )
+    world.cluster.learn_successors(TOPIC, ID, HALVES)
     await writer.queue(LOW)
     await steps()
     assert len(world.line.waiting) == 1  # the one to the old segment
@@ -201,21 +200,24 @@ async def test_a_segment_in_the_midst_of_sending_stops_for_what_comes_before_it(
     await writer.add(HIGH)
     late = writer.buffer.take()  # divided by the old range
     world.split(0)
+    world.cluster.learn_successors(TOPIC, ID, HALVES)
     await writer.queue(LOW, OTHER_HIGH)
     await writer.sender.flush()
     world.is_prompt = False
+    await writer.queue(OTHER_HIGH)
     await writer.queue(OTHER_HIGH)
     await steps()
     await writer.sender.enqueue(late)
     await steps()
     await writer.queue(HIGH)
-    world.arrive()  # the successor's, which has another one to send
+    world.arrive()  # the first of the successor's, whose second is on its way
     await steps()
-    assert len(world.line.waiting) == 1
+    assert len(world.line.waiting) == 2
     world.is_prompt = True
     world.arrive()
+    world.arrive()
     await writer.sender.flush()
-    assert (world.order_of(HIGH), world.order_of(OTHER_HIGH)) == ([0, 1], [0, 1])
+    assert (world.order_of(HIGH), world.order_of(OTHER_HIGH)) == ([0, 1], [0, 1, 2])
     await writer.sender.close()
 
 
