@@ -109,7 +109,7 @@ def list_streams(
 
     with reported_errors():
         with connection(bootstrap, properties).open() as client:
-            rows = [listed(each) for each in client.streams()]
+            rows = [listed(each) for each in client.describe_streams()]
         show_rows(rows, ("name", "open", "sealed", "resizing"), form)
 
 
@@ -159,10 +159,12 @@ def split(
 ) -> None:
     """Split a segment in two, and show its successors once they are open."""
     from fencelog.cli.stream_view import successor_rows
+    from fencelog.coordination.streams.model import HASH_SPACE
 
     with reported_errors():
+        place = None if at is None else round(at * HASH_SPACE)
         with connection(bootstrap, properties).open() as client:
-            successors = client.split_segment(name, segment, at)
+            successors = client.split_segment(name, segment, place)
             rows = successor_rows(client.describe_stream(name), successors)
         show_rows(rows, SEGMENT_COLUMNS, form)
 

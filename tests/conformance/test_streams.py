@@ -1,0 +1,132 @@
+"""Stock clients and streams: producers are told at once, consumers read every segment."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from fencelog.client.blocking import Client
+from tests.support.broker import BrokerProcess
+from tests.support.proxy import Action, FrameProxy, Request
+from tests.support.stock import Seen, StockClient, ToSend
+from tests.support.streams import Written, write_resized_stream
+
+ISOLATIONS = ["read_committed", "read_uncommitted"]
+PRODUCE = 0
+DEADLINE_S = 20.0
+AT_ONCE_S = 2.0
+"""A client that is told at once needs milliseconds; one that retries waits for its timeouts."""
+REFUSED = r"(?i)policy.?violation"
+
+
+class Produces:
+    """How many Produce requests came through."""
+
+    def __init__(self) -> None:
+        """None did."""
+        self.count = 0
+
+    def __call__(self, request: Request) -> Action:
+        """Count it."""
+        self.count += request.api_key == PRODUCE
+        return Action.FORWARD
+
+
+@pytest.fixture(scope="module")
+def produces() -> Produces:
+    return Produces()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory, produces: Produces) -> Iterator[str]:
+    """A broker that is reached through a proxy, which counts."""
+    place = tmp_path_factory.mktemp("streams") / "data"
+    with FrameProxy(produces) as proxy:
+        settings = f"advertised.listeners=PLAINTEXT://{proxy.address}\n"
+        with BrokerProcess(place, settings=settings) as broker:
+            proxy.upstream = (broker.host, broker.port)
+            yield proxy.address
+
+
+@pytest.fixture(scope="module")
+def written(address: str) -> Written:
+    return write_resized_stream(address, "resized")
+
+
+@pytest.fixture
+def bounded() -> Iterator[Callable[..., Any]]:
+    """Calls something in a thread: a client that retries for ever fails the test in time."""
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda call, *arguments: pool.submit(call, *arguments).result(DEADLINE_S)
+
+
+def by_key(seen: list[Seen]) -> dict[bytes, list[bytes]]:
+    """The values of each key in the order of the segments' numbers, and of offsets in them.
+
+    A segment's number is higher than that of each of its predecessors, so this is a key's order.
+    """
+    found: dict[bytes, list[bytes]] = {}
+    for each in sorted(seen, key=lambda one: (one.partition, one.offset)):
+        assert each.key is not None
+        assert each.value is not None
+        found.setdefault(each.key, []).append(each.value)
+    return found
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_every_segment_is_read_as_a_partition_past_its_seal(  # R1, R2
+    address: str, client: StockClient, written: Written, isolation: str
+) -> None:
+    seen = client.read(address, "resized", isolation=isolation)
+    wanted = written.committed if isolation == "read_committed" else written.everything
+    assert by_key(seen) == wanted
+    assert len({each.partition for each in seen}) >= written.segments - 1
+
+
+def test_a_stock_producer_gets_one_final_error_at_once(  # R1
+    address: str,
+    produces: Produces,
+    client: StockClient,
+    topic: str,
+    bounded: Callable[..., Any],
+) -> None:
+    with Client(address) as ours:
+        ours.create_stream(topic, 1)
+    for idempotent in (False, True):
+        produces.count = 0
+        begin = time.monotonic()
+        with pytest.raises(Exception, match=REFUSED):
+            bounded(write_one, client, address, topic, idempotent)
+        assert produces.count == 1, "it is not sent again"
+        assert time.monotonic() - begin < AT_ONCE_S
+    assert client.read(address, topic, isolation="read_uncommitted") == []
+
+
+def write_one(client: StockClient, address: str, topic: str, idempotent: bool) -> None:
+    client.write(address, topic, [ToSend(b"by partition count")], idempotent=idempotent)
+
+
+def test_a_stock_transaction_that_is_refused_can_be_aborted(  # R1, E10
+    address: str, client: StockClient, topic: str, bounded: Callable[..., Any]
+) -> None:
+    with Client(address) as ours:
+        ours.create_stream(topic, 1)
+        ours.create_topic(f"{topic}-plain", 1)
+    writer = client.transactional(address, topic)
+    try:
+        writer.begin()
+        with pytest.raises(Exception, match=REFUSED):
+            bounded(writer.send, topic, b"by partition count")
+        writer.abort()
+    finally:
+        writer.close()
+    again = client.transactional(address, topic)
+    try:
+        again.begin()
+        again.send(f"{topic}-plain", b"elsewhere")
+        again.commit()
+    finally:
+        again.close()
+    assert [each.value for each in client.read(address, f"{topic}-plain")] == [b"elsewhere"]
