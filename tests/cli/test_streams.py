@@ -91,9 +91,22 @@ def test_what_is_produced_keeps_each_key_in_order_over_a_split(cli: Cli, topic: 
 def test_a_segment_cannot_be_chosen_by_its_number(cli: Cli, topic: str) -> None:  # R1
     cli.out("stream", "create", topic)
     said = cli.refused(2, "topic", "produce", topic, "-p", "0", stdin=b"a")
-    assert "is a stream: a record's key chooses its segment" in said
-    line = b'{"value": "a", "partition": 0}'
-    assert "is a stream" in cli.refused(2, "topic", "produce", topic, "--json", stdin=line)
+    assert f"-p 0: {topic} is a stream, and a record's key chooses its segment" in said
+    assert cli.out("topic", "consume", topic, "-e") == b""
+
+
+def test_a_topic_is_copied_into_a_stream_and_the_keys_stay_in_order(  # R1
+    cli: Cli, topic: str
+) -> None:
+    cli.out("topic", "create", topic, "-p", "5")
+    cli.out("topic", "produce", topic, "-K", ":", "-X", "acks=all", stdin=INPUT)
+    cli.out("stream", "create", f"{topic}-stream", "--segments", "2")
+    lines = cli.out("topic", "consume", topic, "-e")
+    cli.out("topic", "produce", f"{topic}-stream", "--json", "-X", "acks=all", stdin=lines)
+    copied = cli.out("topic", "consume", f"{topic}-stream", "-e", "-f", "%k:%v\n").splitlines()
+    for key in range(8):
+        own = [line for line in INPUT.splitlines() if line.startswith(b"key-%d:" % key)]
+        assert [line for line in copied if line.startswith(b"key-%d:" % key)] == own
 
 
 def test_a_stream_is_marked_among_topics(cli: Cli, topic: str) -> None:

@@ -108,6 +108,9 @@ HINTS = {
     ),
     **dict.fromkeys(REFUSED | LOST, "`fencelog own status` shows the present owners"),
     **dict.fromkeys(UNREACHABLE, WHERE_TO),
+    ErrorCode.RESIZE_IN_PROGRESS: (
+        "`fencelog stream describe NAME` shows the resize; try again when it is complete"
+    ),
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log names the file; check its disk",
 }
 
