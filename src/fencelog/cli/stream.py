@@ -196,6 +196,27 @@ def merge(
 
 
 @app.command()
+def cut(
+    name: NameArgument,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+) -> None:
+    """Print where the stream ends now, as JSON: a position for each open segment.
+
+    Records of open transactions come after it. `stream group reset --to FILE` goes back to it.
+    """
+    from fencelog.cli.stream_view import cut_json
+    from fencelog.types import TopicPartition
+
+    with reported_errors():
+        with connection(bootstrap, properties).open() as client:
+            stream = client.describe_stream(name)
+            places = [TopicPartition(name, each.index) for each in stream.stream.covering]
+            ends = client.offsets(places, "latest", "transactional")
+        show_json(cut_json(stream, {place.partition: end for place, end in ends.items()}))
+
+
+@app.command()
 def delete(
     name: NameArgument,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,

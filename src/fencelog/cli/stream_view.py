@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from fencelog.cli.output import Row
@@ -45,6 +45,15 @@ def as_json(described: "StreamDescription") -> Row:
         "name": described.name,
         "topic_id": described.topic_id.hex(),
         "segments": [segment_row(stream, each) for each in stream.segments],
+    }
+
+
+def cut_json(described: "StreamDescription", ends: Mapping[int, int]) -> Row:
+    """The object that ``stream cut`` prints: the position in each segment that covers hashes."""
+    return {
+        "stream": described.name,
+        "topic_id": described.topic_id.hex(),
+        "segments": {str(index): end for index, end in sorted(ends.items())},
     }
 
 
