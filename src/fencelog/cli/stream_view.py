@@ -72,11 +72,9 @@ def listed(described: "StreamDescription") -> Row:
 def headline(described: "StreamDescription") -> str:
     """The line above the chart: name, id and how many segments there are."""
     row = listed(described)
-    resizing = ", a resize is in progress" if row["resizing"] else ""
-    return (
-        f"{described.name}  (id {described.topic_id.hex()})  {row['open']} open, "
-        f"{row['sealed']} sealed{resizing}"
-    )
+    resizing = ", resizing" if row["resizing"] else ""
+    counts = f"{row['open']} open, {row['sealed']} sealed{resizing}"
+    return f"{described.name}  {counts}  (id {described.topic_id.hex()})"
 
 
 def chosen(described: "StreamDescription") -> tuple[list[Row], int]:
@@ -119,5 +117,5 @@ def show_chart(stream: Stream, width: int) -> None:
             if label.line == number:
                 text.stylize("bold" if label.is_open else "dim", label.start, label.end)
         console.print(text)
-    if chart.notes:
-        console.print(f"({'; '.join(chart.notes)})")
+    for note in chart.notes:
+        console.print(f"({note})")

@@ -57,8 +57,8 @@ def test_json_has_ranges_from_0_to_1_and_no_end_while_a_segment_is_open() -> Non
 def test_the_headline_and_the_list_count_what_accepts_records() -> None:
     row = listed(resizing())
     assert (row["open"], row["sealed"], row["resizing"]) == (3, 1, True)
-    assert headline(resizing()).endswith("3 open, 1 sealed, a resize is in progress")
-    assert headline(described(created_of(4))).endswith("4 open, 0 sealed")
+    assert headline(resizing()).startswith("orders  3 open, 1 sealed, resizing  (id 3031")
+    assert headline(described(created_of(4))).startswith("orders  4 open, 0 sealed  (id")
 
 
 def test_a_long_table_keeps_what_is_open_and_says_how_much_it_leaves_out() -> None:
