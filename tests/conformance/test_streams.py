@@ -11,7 +11,7 @@ from fencelog.client.blocking import Client
 from tests.support.broker import BrokerProcess
 from tests.support.proxy import Action, FrameProxy, Request
 from tests.support.stock import Seen, StockClient, ToSend
-from tests.support.streams import Written, write_resized_stream
+from tests.support.resized_streams import Written, write_resized_stream
 
 ISOLATIONS = ["read_committed", "read_uncommitted"]
 PRODUCE = 0

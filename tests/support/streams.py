@@ -1,80 +1,92 @@
-"""Streams for stock clients to read: split and merged, with transactions over the seals."""
+"""What tests ask of streams: create, resize and describe them over a connection."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
-from fencelog.client.blocking import Client
+from fencelog.errors import ErrorCode
+from fencelog.node import Node
+from fencelog.wire.messages.create_stream import (
+    CreateStreamRequest,
+    CreateStreamResponse,
+    StreamSetting,
+)
+from fencelog.wire.messages.describe_streams import (
+    DescribeStreamsRequest,
+    DescribeStreamsResponse,
+    StreamDescription,
+    StreamSegmentDescription,
+)
+from fencelog.wire.messages.resize_stream import ResizeStreamRequest, ResizeStreamResponse
+from tests.support.node import Peer
 
-KEYS = [b"key-%d" % number for number in range(12)]
-
-
-@dataclass
-class Written:
-    """What a stream was given: the values of each key, in their order."""
-
-    committed: dict[bytes, list[bytes]] = field(default_factory=dict)
-    everything: dict[bytes, list[bytes]] = field(default_factory=dict)
-    segments: int = 0
-
-
-def write_resized_stream(address: str, stream: str) -> Written:
-    """Write to a stream of two segments that is split and merged between and in transactions.
-
-    Segment 0 is split behind plain records, and a part of it while one transaction that commits
-    and one that aborts have written to it: their markers come after its seal. Then two merge.
-    """
-    written = Written()
-    with Client(address) as client:
-        client.create_stream(stream, 2)
-        _plain(client, stream, written, b"first")
-        low, high = client.split_segment(stream, 0)
-        _plain(client, stream, written, b"second")
-        halves: list[int] = []
-        for name, commits in (("commits", True), ("aborts", False)):
-            resize: Callable[[], object]
-            if commits:
-                resize = lambda: halves.extend(client.split_segment(stream, low))  # noqa: E731
-            else:
-                resize = lambda: client.merge_segments(stream, [halves[1], high])  # noqa: E731
-            _transaction(client, stream, written, f"{stream}-{name}", resize, commits=commits)
-        _plain(client, stream, written, b"last")
-        written.segments = len(client.describe_stream(stream).segments)
-    return written
+NO_SETTINGS: Mapping[str, str] = {}
+Refusal = tuple[ErrorCode, str | None]
 
 
-def _plain(client: Client, stream: str, written: Written, value: bytes) -> None:
-    with client.producer() as producer:
-        for key in KEYS:
-            producer.send(stream, value, key=key)
-            _note(written, key, value, commits=True)
-
-
-def _transaction(
-    client: Client,
-    stream: str,
-    written: Written,
-    name: str,
-    resize: Callable[[], object],
+async def create_stream(
+    peer: Peer,
+    name: str = "s",
+    segments: int = 1,
+    settings: Mapping[str, str] = NO_SETTINGS,
     *,
-    commits: bool,
-) -> None:
-    with client.producer(transactional_id=name) as producer:
-        producer.begin()
-        for part in (b"before", b"after"):
-            for key in KEYS:
-                value = name.encode() + b" " + part
-                producer.send(stream, value, key=key)
-                _note(written, key, value, commits=commits)
-            producer.flush()
-            if part == b"before":
-                resize()
-        if commits:
-            producer.commit()
-        else:
-            producer.abort()
+    replication_factor: int = -1,
+    validate_only: bool = False,
+) -> Refusal:
+    """The error and its text; NONE and None if the stream was created."""
+    request = CreateStreamRequest(
+        name=name,
+        segments=segments,
+        replication_factor=replication_factor,
+        settings=[StreamSetting(name=key, value=value) for key, value in settings.items()],
+        validate_only=validate_only,
+    )
+    answer = await peer.ask(request, 0, CreateStreamResponse)
+    return ErrorCode(answer.error_code), answer.error_message
 
 
-def _note(written: Written, key: bytes, value: bytes, *, commits: bool) -> None:
-    written.everything.setdefault(key, []).append(value)
-    if commits:
-        written.committed.setdefault(key, []).append(value)
+async def resize(
+    peer: Peer,
+    segments: Sequence[int],
+    name: str = "s",
+    *,
+    at: int = -1,
+    timeout_ms: int = 10_000,
+) -> ResizeStreamResponse:
+    request = ResizeStreamRequest(
+        name=name, segments=list(segments), split_at=at, timeout_ms=timeout_ms
+    )
+    return await peer.ask(request, 0, ResizeStreamResponse)
+
+
+async def resized(
+    peer: Peer, segments: Sequence[int], name: str = "s", *, at: int = -1
+) -> list[int]:
+    """The successors of a resize, which must succeed."""
+    answer = await resize(peer, segments, name, at=at)
+    assert answer.error_code == 0, answer
+    return answer.successors
+
+
+async def describe_streams(
+    peer: Peer, names: Sequence[str] | None = None
+) -> list[StreamDescription]:
+    request = DescribeStreamsRequest(names=None if names is None else list(names))
+    answer = await peer.ask(request, 0, DescribeStreamsResponse)
+    return answer.streams
+
+
+async def segments_of(peer: Peer, name: str = "s") -> list[StreamSegmentDescription]:
+    (described,) = await describe_streams(peer, [name])
+    assert described.error_code == 0, described
+    return described.segments
+
+
+async def states_of(peer: Peer, name: str = "s") -> list[str]:
+    return [each.state for each in await segments_of(peer, name)]
+
+
+def states_on(node: Node, name: str = "s") -> list[str]:
+    """The states as a broker's own copy of the metadata has them."""
+    topic = node.broker.catalog.get(name)
+    assert topic is not None
+    assert topic.stream is not None
+    return [each.state.value for each in topic.stream.segments]
