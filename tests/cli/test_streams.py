@@ -130,7 +130,7 @@ def test_what_cannot_be_done_is_refused_with_what_to_do(cli: Cli, topic: str) ->
     assert "there is no segment 9, only 0 to 1" in cli.refused(1, "stream", "split", topic, "9")
     said = cli.refused(1, "stream", "split", topic, "0", "--at", "0.7")
     assert "segment 0 cannot be split at" in said
-    assert "different segments" in cli.refused(1, "stream", "merge", topic, "0", "0")
+    assert "different ones merge" in cli.refused(1, "stream", "merge", topic, "0", "0")
     assert "two or more" in cli.refused(2, "stream", "merge", topic, "0")
     cli.out("stream", "split", topic, "0")
     assert "its successors are 2, 3" in cli.refused(1, "stream", "split", topic, "0")

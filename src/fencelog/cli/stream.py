@@ -16,6 +16,7 @@ from fencelog.cli.options import (
 from fencelog.cli.output import (
     Format,
     Row,
+    UsageError,
     default_format,
     reported_errors,
     say,
@@ -189,6 +190,8 @@ def merge(
     from fencelog.cli.stream_view import successor_rows
 
     with reported_errors():
+        if len(segments) < 2:
+            raise UsageError("two or more segments merge; `fencelog stream split` divides one")
         with connection(bootstrap, properties).open() as client:
             successors = client.merge_segments(name, segments)
             rows = successor_rows(client.describe_stream(name), successors)
@@ -213,7 +216,9 @@ def cut(
             stream = client.describe_stream(name)
             places = [TopicPartition(name, each.index) for each in stream.stream.covering]
             ends = client.offsets(places, "latest", "transactional")
-        show_json(cut_json(stream, {place.partition: end for place, end in ends.items()}))
+            # A segment that was sealed meanwhile ends at its seal.
+            later = client.describe_stream(name)
+        show_json(cut_json(later, {place.partition: end for place, end in ends.items()}))
 
 
 @app.command()

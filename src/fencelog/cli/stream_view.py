@@ -49,11 +49,15 @@ def as_json(described: "StreamDescription") -> Row:
 
 
 def cut_json(described: "StreamDescription", ends: Mapping[int, int]) -> Row:
-    """The object that ``stream cut`` prints: the position in each segment that covers hashes."""
+    """The object that ``stream cut`` prints: positions, none of them behind a seal."""
+    positions = {}
+    for index, end in sorted(ends.items()):
+        segment = described.segments[index]
+        positions[str(index)] = min(end, segment.end) if segment.end >= 0 else end
     return {
         "stream": described.name,
         "topic_id": described.topic_id.hex(),
-        "segments": {str(index): end for index, end in sorted(ends.items())},
+        "segments": positions,
     }
 
 

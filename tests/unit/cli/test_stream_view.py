@@ -93,6 +93,7 @@ def test_a_cut_has_the_position_of_each_segment() -> None:  # R10
     found = described(split(created_of(1), 0))
     cut = json.loads(json.dumps(cut_json(found, {2: 5, 1: 0})))
     assert (cut["stream"], cut["segments"]) == ("orders", {"1": 0, "2": 5})
+    assert cut_json(found, {0: 8})["segments"] == {"0": 7}, "not behind its seal"
 
 
 @pytest.mark.parametrize("segments", [1, 10_000])
