@@ -13,8 +13,8 @@ from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.owners import OwnerChecks
 from fencelog.broker.partitions.purgatory import Done, Purgatory
 from fencelog.broker.partitions.reading import Fetched, Reads
-from fencelog.broker.partitions.segment_load import SegmentLoad
 from fencelog.broker.partitions.role import FollowerRole, LeaderRole, Progress, Role
+from fencelog.broker.partitions.segment_load import SegmentLoad
 from fencelog.broker.partitions.tail_cache import Tail, TailCache
 from fencelog.errors import ErrorCode, ExhaustedError, NotLeaderError, StorageError
 from fencelog.log.compaction_round import CompactionNeed, Round
@@ -234,10 +234,7 @@ class Partition:
     def append_markers(
         self, markers: Sequence[MarkerToWrite], *, now_ms: int
     ) -> Appended | Rejected:
-        """End transactions here, all of them or none (V6).
-
-        Markers that all repeat stored ones append nothing; ``end_offset`` covers those.
-        """
+        """End transactions here, all or none (V6); ``end_offset`` covers what a repeat repeats."""
         end_offset = self.log.log_end_offset
         outcome = self.log.append_markers(markers, now_ms=now_ms)
         if isinstance(outcome, Rejected):
@@ -256,8 +253,7 @@ class Partition:
 
     def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
         """Record a grant or its end (O9): in force at once, for ever once it is committed."""
-        end_offset = self.log.log_end_offset
-        outcome = self.log.set_owner(owner, now_ms=now_ms)
+        end_offset, outcome = self.log.log_end_offset, self.log.set_owner(owner, now_ms=now_ms)
         if self.log.log_end_offset > end_offset:
             self.owners.changed(owner)
             self._appended(end_offset)
@@ -265,10 +261,7 @@ class Partition:
         return outcome
 
     def seal(self, *, now_ms: int) -> Appended | Rejected:
-        """Seal a stream's segment: from this step on no producer's batch is appended (R2).
-
-        It is committed on stable storage only: the metadata will say for ever where it is.
-        """
+        """Seal a stream's segment (R2), on stable storage: the metadata say for ever where."""
         end_offset, outcome = self.log.log_end_offset, self.log.seal(now_ms=now_ms)
         if self.log.log_end_offset > end_offset:
             self.sync_appended()
