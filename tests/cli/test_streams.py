@@ -18,7 +18,9 @@ def cli(shared_broker: BrokerProcess) -> Cli:
 
 def test_a_stream_is_created_listed_described_and_deleted(cli: Cli, topic: str) -> None:  # R1
     limits = ("--min", "2", "--max", "8", "--rate", "100/s", "--rate", "500KB/s")
-    created = cli.json("stream", "create", topic, "--segments", "4", *limits, "--set", "retention.ms=60000")
+    created = cli.json(
+        "stream", "create", topic, "--segments", "4", *limits, "--set", "retention.ms=60000"
+    )
     assert created == [{"name": topic, "segments": 4, "created": True}]
     (listed,) = [row for row in cli.json("stream", "list") if row["name"] == topic]
     described = cli.json("stream", "describe", topic)

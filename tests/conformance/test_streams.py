@@ -10,8 +10,8 @@ import pytest
 from fencelog.client.blocking import Client
 from tests.support.broker import BrokerProcess
 from tests.support.proxy import Action, FrameProxy, Request
-from tests.support.stock import Seen, StockClient, ToSend
 from tests.support.resized_streams import Written, write_resized_stream
+from tests.support.stock import Seen, StockClient, ToSend
 
 ISOLATIONS = ["read_committed", "read_uncommitted"]
 PRODUCE = 0

@@ -1,4 +1,4 @@
-"""Java and streams: the producer is told at once, consumers and kafka-dump-log read all segments."""
+"""Java and streams: a producer is told at once, consumers and kafka-dump-log read segments."""
 
 import re
 import time

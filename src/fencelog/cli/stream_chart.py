@@ -19,8 +19,9 @@ STEP_MIN = 4
 _UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
 _CORNERS = " │││─┘┐┤─└┌├─┴┬┼"
 """By what meets there: up 1, down 2, left 4, right 8."""
+_TIMES = "\N{MULTIPLICATION SIGN}"
 _ASCII = str.maketrans(
-    dict.fromkeys("┘┐┤└┌├┴┬┼", "+") | {"│": "|", "─": "-", "×": "x", "…": "~"}
+    dict.fromkeys("┘┐┤└┌├┴┬┼", "+") | {"│": "|", "─": "-", _TIMES: "x", "…": "~"}
 )
 
 
@@ -210,7 +211,7 @@ def _edges(cells: Sequence[_Cell]) -> set[int]:
 def _content(
     cells: Sequence[_Cell], kept: set[_Cell], last: int
 ) -> tuple[str, list[tuple[int, int, bool]]]:
-    """Return a row's line, and where its labels are. A cell of the row above has its label there."""
+    """Return a row's line, and where its labels are. What is in the row above has it there."""
     text = [" "] * (last + 1)
     for x in _edges(cells):
         text[x] = "│"
@@ -229,7 +230,7 @@ def _label(cell: _Cell) -> str:
     """Return the longest text that fits."""
     if len(cell.segments) > 1:
         count = len(cell.segments)
-        texts = [f" {count} segments", f" ×{count}", f"×{count}", "…"]
+        texts = [f" {count} segments", f" {_TIMES}{count}", f"{_TIMES}{count}", "…"]
     else:
         (segment,) = cell.segments
         state = segment.state.value

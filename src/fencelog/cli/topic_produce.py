@@ -93,9 +93,7 @@ def _is_by_key(client: "Client", request: ProduceRequest) -> bool:
     return True
 
 
-def _send(
-    producer: "Producer", topic: str, record: InputRecord, partition: int | None
-) -> None:
+def _send(producer: "Producer", topic: str, record: InputRecord, partition: int | None) -> None:
     try:
         producer.send(
             topic,

@@ -37,9 +37,7 @@ def resized(first: int, resizes: int, seed: int) -> Stream:
     return stream
 
 
-STREAMS = st.builds(
-    resized, st.integers(1, 60), st.integers(0, 30), st.integers(0, 1000)
-)
+STREAMS = st.builds(resized, st.integers(1, 60), st.integers(0, 30), st.integers(0, 1000))
 
 
 def picture(chart: Chart) -> str:
