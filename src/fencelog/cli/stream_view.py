@@ -82,7 +82,7 @@ def headline(described: "StreamDescription") -> str:
 
 
 def chosen(described: "StreamDescription") -> tuple[list[Row], int]:
-    """Rows for a table, and how many segments it leaves out: the oldest of those that are sealed."""
+    """Rows for a table, and how many segments it leaves out: the oldest sealed ones."""
     segments = described.stream.segments
     wanted = sorted(segments, key=lambda each: (each.state in ENDED, -each.index))[:ROWS_MAX]
     wanted.sort(key=lambda each: each.index)
