@@ -5,7 +5,7 @@ What operators ask (groups, transactions, configs) only the blocking client has.
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from fencelog.client.admin import Admin
 from fencelog.client.claim import Claim as ClaimCore
@@ -31,6 +31,14 @@ from fencelog.client.streams.model import StreamDescription
 from fencelog.errors import FencelogError
 from fencelog.types import TopicPartition
 
+if TYPE_CHECKING:
+    from fencelog.client.streams.reader_group import ReaderGroup
+    from fencelog.client.streams.synchronizer import StateSynchronizer
+    from fencelog.coordination.reader_group.state import Cut
+    from fencelog.coordination.synchronizer.replica import Schema
+
+S = TypeVar("S")
+
 
 class Producer:
     """Writes Python records; collects them into batches per partition."""
@@ -53,11 +61,14 @@ class Producer:
         """Add one record; it is sent when a batch is full, at ``flush`` and at ``commit``.
 
         Waits while too much is unacknowledged. Raises ValueError if the topic has no such
-        partition, and the RequestError of an earlier batch.
+        partition, ExplicitPartitionError if it is a stream, where a record's key chooses its
+        segment, and the RequestError of an earlier batch.
         """
         highest = -1 if partition is None else partition
-        count = (await self._cluster.partition_counts([topic], highest))[topic]
-        self._buffer.add(topic, count, key, value, partition, headers, timestamp_ms)
+        places = self._cluster.known_places(topic, highest)
+        if places is None:
+            places = (await self._cluster.places([topic], highest))[topic]
+        self._buffer.add(topic, places, key, value, partition, headers, timestamp_ms)
         if self._buffer.full:
             await self._sender.enqueue(self._buffer.take())
 
@@ -268,6 +279,31 @@ class Client:
     async def merge_segments(self, name: str, segments: Sequence[int]) -> list[int]:
         """Merge adjacent segments of a stream; return their one successor once it is open."""
         return await StreamAdmin(self.cluster).merge(name, segments)
+
+    def reader_group(
+        self,
+        name: str,
+        stream: str | None = None,
+        *,
+        start: "str | Cut" = "earliest",
+        end: "Cut | None" = None,
+    ) -> "ReaderGroup":
+        """A group of readers that share a stream (R4 to R11); with a stream it is created."""
+        from fencelog.client.streams.reader_group import ReaderGroup
+
+        return ReaderGroup(self.cluster, name, stream, start=start, end=end)
+
+    async def reader_groups(self) -> list[str]:
+        """The names of all reader groups, sorted."""
+        from fencelog.client.streams.reader_group import reader_groups
+
+        return await reader_groups(self.cluster)
+
+    def synchronizer(self, topic: str, schema: "Schema[S]") -> "StateSynchronizer[S]":
+        """A copy of a state that others share, over a topic with one partition (R4)."""
+        from fencelog.client.streams.synchronizer import StateSynchronizer
+
+        return StateSynchronizer(self.cluster, topic, schema)
 
     # --- reading and writing
 
