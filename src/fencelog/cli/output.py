@@ -83,7 +83,8 @@ HINTS = {
     ),
     ErrorCode.TOPIC_ALREADY_EXISTS: "`fencelog topic describe NAME` shows it; choose another name",
     ErrorCode.INVALID_TOPIC_EXCEPTION: (
-        "names have 1 to 249 of the characters a-z A-Z 0-9 . _ - and internal topics are read-only"
+        "names have 1 to 249 of the characters a-z A-Z 0-9 . _ - and internal topics are "
+        "read-only; `fencelog stream list` shows the streams"
     ),
     ErrorCode.INVALID_PARTITIONS: "a topic has one partition or more, and can only get more",
     ErrorCode.INVALID_REPLICATION_FACTOR: "there is one broker, so one replica: `-r 1`",

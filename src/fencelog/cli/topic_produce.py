@@ -83,7 +83,7 @@ def _is_by_key(client: "Client", request: ProduceRequest) -> bool:
     try:
         client.describe_stream(request.topic)
     except RequestError as error:
-        if error.code in {ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION}:
+        if error.code in {ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNSUPPORTED_VERSION}:
             return False
         raise
     if chosen is not None:
