@@ -99,9 +99,7 @@ class Group(RuleBasedStateMachine):
             wanted = positions.get(index, at)
             if is_exact:
                 self.floor[index] = wanted
-            assert self.state.unassigned[index].offset == (
-                wanted if is_exact else max(wanted, at)
-            )
+            assert self.state.unassigned[index].offset == (wanted if is_exact else max(wanted, at))
 
     @rule(name=st.sampled_from(NAMES), may_shed=st.booleans(), take_max=st.integers(1, 3))
     def step(self, name: str, may_shed: bool, take_max: int) -> None:

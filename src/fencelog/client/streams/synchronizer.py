@@ -100,8 +100,9 @@ class StateSynchronizer(Generic[S]):
         """Change the state; return the offset of the update, None where nothing is to be changed.
 
         The function gets the state and returns updates, which are stored all or none. If anything
-        was stored since that state, they are not, and the function runs again on the newer one: so
-        it depends on nothing else, and has no effects. An update is applied once, also if the
+        was stored since that state, they are not, and the function runs again on the newer one, as
+        it does before nothing is changed and before it fails. So it depends on nothing else, and
+        has no effects. An update is applied once, also if the
         answer to it is lost. Raises what the function raises, ValueError for an update that the
         schema refuses, UpdateTooLargeError, SynchronizerError, and RequestError; if that is
         retriable, the update may be stored or not.
@@ -117,7 +118,7 @@ class StateSynchronizer(Generic[S]):
                 identity = UpdateId(self._writer, self._incarnation, number)
                 if tried and (stored := replica.offset_of(identity)) is not None:
                     return stored
-                values = function(replica.state)
+                values = await self._decided(function, deadline)
                 if not values:
                     return None
                 tried = max(tried, len(values))
@@ -170,6 +171,25 @@ class StateSynchronizer(Generic[S]):
             return self.state
 
     # --- inside
+
+    async def _decided(self, function: Update[S], deadline: Deadline) -> Sequence[object] | None:
+        """Return what the function says to the state as it is here, or, to nothing, on the newest.
+
+        If it has updates, the append compares the state. What it raises counts on the newest, too.
+        """
+        while True:
+            at = self.offset
+            try:
+                if values := function(self.state):
+                    return values
+            except Exception:
+                await self._fetch(deadline)
+                if self.offset == at:
+                    raise
+            else:
+                await self._fetch(deadline)
+                if self.offset == at:
+                    return None
 
     async def _begin(self, deadline: Deadline) -> None:
         """Look at the topic, and read it, once."""
