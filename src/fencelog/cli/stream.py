@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from fencelog.cli import stream_group
 from fencelog.cli.options import (
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
@@ -30,6 +31,7 @@ app = typer.Typer(
     "segments, grow and shrink in number while each key stays in order.",
     no_args_is_help=True,
 )
+app.add_typer(stream_group.app, name="group")
 
 NameArgument = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.")]
 SEGMENT_COLUMNS = ("id", "low", "high", "state", "predecessors", "successors", "end_offset")
@@ -206,7 +208,8 @@ def cut(
 ) -> None:
     """Print where the stream ends now, as JSON: a position for each open segment.
 
-    Records of open transactions come after it. `stream group reset --to FILE` goes back to it.
+    Records of open transactions come after it. `fencelog stream group reset --to FILE` lets a
+    group go on there.
     """
     from fencelog.cli.stream_view import cut_json
     from fencelog.types import TopicPartition
@@ -219,6 +222,65 @@ def cut(
             # A segment that was sealed meanwhile ends at its seal.
             later = client.describe_stream(name)
         show_json(cut_json(later, {place.partition: end for place, end in ends.items()}))
+
+
+@app.command()
+def read(
+    name: NameArgument,
+    group: Annotated[
+        str,
+        typer.Option(
+            "-g", "--group", metavar="GROUP", help="The reader group; created if it does not exist."
+        ),
+    ],
+    reader: Annotated[
+        str | None,
+        typer.Option(
+            "--reader",
+            metavar="READER",
+            help="This reader's name; another one of this name is fenced.",
+            show_default="host and process",
+        ),
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option("-c", "-n", "--num", min=1, help="Stop after this many records.")
+    ] = None,
+    exit_at_end: Annotated[
+        bool,
+        typer.Option(
+            "-e", "--exit", help="Stop when the group has read to the present end of the stream."
+        ),
+    ] = False,
+    record_format: Annotated[
+        str,
+        typer.Option("-f", "--format", help="json, or a format string: '%k %v %o %p %t %T %h\\n'."),
+    ] = "json",
+    isolation: Annotated[
+        str,
+        typer.Option(help="transactional (read_committed) or replicated (read_uncommitted)."),
+    ] = "transactional",
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    properties: PropertyOption = None,
+) -> None:
+    """Write records to stdout as a reader of a group, until Ctrl-C, or the end of -c or -e.
+
+    Readers of a group share the segments; each record goes to one of them, and a key's records
+    come in order. What is written is committed within 5 seconds and at the end; after a kill the
+    rest is read again.
+    """
+    from fencelog.cli.stream_read import ReadRequest, run
+
+    with reported_errors():
+        request = ReadRequest(
+            stream=name,
+            group=group,
+            reader=reader,
+            count=count,
+            exit_at_end=exit_at_end,
+            record_format=record_format,
+            isolation=isolation,
+        )
+        run(request, bootstrap, properties or (), sys.stdout.buffer)
 
 
 @app.command()
