@@ -58,7 +58,7 @@ class Group(RuleBasedStateMachine):
         stream = created(count)
         assert isinstance(stream, Stream)
         self.stream = stream
-        self.write(Created(SETTINGS, 0, {index: 0 for index in range(count)}))
+        self.write(Created(SETTINGS, 0, dict.fromkeys(range(count), 0)))
 
     def write(self, update: Update) -> bool:
         """Write an update as the synchronizer stores it; return whether it has an effect."""
@@ -257,7 +257,8 @@ class Group(RuleBasedStateMachine):
         if not self.state.readers:
             return
         for _ in range(200):
-            if not any([self.do(n, may_shed=True, take_max=2) for n in self.state.readers]):
+            done = [self.do(name, may_shed=True, take_max=2) for name in self.state.readers]
+            if not any(done):
                 break
         assert is_balanced(self.state)
         assert not self.state.unassigned

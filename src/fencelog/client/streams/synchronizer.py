@@ -93,7 +93,9 @@ class StateSynchronizer(Generic[S]):
         Raises SynchronizerError for a topic that is none of such a state, and RequestError.
         """
         async with self._lock:
-            await self._fetch(self._cluster.deadline())
+            deadline = self._cluster.deadline()
+            if not await self._begin(deadline):
+                await self._fetch(deadline)
             return self.state
 
     async def update(self, function: Update[S]) -> int | None:
@@ -191,10 +193,10 @@ class StateSynchronizer(Generic[S]):
                 if self.offset == at:
                     return None
 
-    async def _begin(self, deadline: Deadline) -> None:
-        """Look at the topic, and read it, once."""
+    async def _begin(self, deadline: Deadline) -> bool:
+        """Look at the topic, and read it, once; return whether this was the first time."""
         if self._is_begun:
-            return
+            return False
         topic = await Admin(self._cluster).describe_topic(self._partition.topic)
         if len(topic.partitions) != 1:
             raise SynchronizerError(
@@ -206,6 +208,7 @@ class StateSynchronizer(Generic[S]):
         await self._begin_at_start()
         await self._fetch(deadline)
         self._is_begun = True
+        return True
 
     def _next_number(self) -> int:
         known = self._replica.last_of(self._writer, self._incarnation)
