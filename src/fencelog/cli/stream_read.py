@@ -58,9 +58,10 @@ def run(request: ReadRequest, bootstrap: str, properties: Iterable[str], out: Bi
         raise UsageError(f"--isolation {level}: expected one of {names}")
     shown = to_json if request.record_format == "json" else formatter(request.record_format)
     with connected.open() as client, _terminable():
-        reading = client.run(lambda cluster: _Reading.joined(cluster, request, isolation))
+        reading = client.run(lambda cluster: _Reading.of(cluster, request, isolation))
         is_written = True
         try:
+            client.run(lambda _: reading.reader.__aenter__())
             for batch in reading.batches(client, request.count):
                 is_written = False
                 _write(batch.events, shown, out)
@@ -107,10 +108,10 @@ class _Reading:
         self._looked_s = _now_s()
 
     @classmethod
-    async def joined(
+    async def of(
         cls, cluster: "Cluster", request: ReadRequest, isolation: "Isolation"
     ) -> "_Reading":
-        """Join the group, which is created if there is none. Raises UsageError, FencelogError."""
+        """Make a reader; the group is created if there is none. Raises UsageError, FencelogError."""
         from fencelog.client.streams.group_model import ReaderGroupNotFoundError
         from fencelog.client.streams.reader_group import ReaderGroup
 
@@ -132,7 +133,6 @@ class _Reading:
         reading = cls(cluster, stream, group, reader)
         if request.exit_at_end:
             reading._ends = await _ends(cluster, stream, isolation)
-        await reader.__aenter__()
         return reading
 
     def batches(self, client: "Client", count: int | None) -> "Iterator[EventBatch]":
