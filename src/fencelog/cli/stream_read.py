@@ -111,7 +111,7 @@ class _Reading:
     async def of(
         cls, cluster: "Cluster", request: ReadRequest, isolation: "Isolation"
     ) -> "_Reading":
-        """Make a reader; the group is created if there is none. Raises UsageError, FencelogError."""
+        """Make a reader, and the group if there is none. Raises UsageError, FencelogError."""
         from fencelog.client.streams.group_model import ReaderGroupNotFoundError
         from fencelog.client.streams.reader_group import ReaderGroup
 
