@@ -7,12 +7,15 @@ from random import Random
 import pytest
 
 import fencelog.aio
+from fencelog.client.streams.conditional import append_if_unchanged
 from fencelog.client.streams.synchronizer import StateSynchronizer
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.coordination.synchronizer.records import (
     ForeignRecordError,
     SynchronizerError,
+    UpdateId,
     UpdateTooLargeError,
+    encode_updates,
 )
 from fencelog.coordination.synchronizer.replica import Schema
 from fencelog.errors import ErrorCode, RequestError
@@ -173,6 +176,24 @@ def test_a_crash_before_the_deletion_of_compaction_does_no_harm(
         await append(late, "b")
         assert await late.compact() == 3
         assert await log.synchronizer("state", NAMES).fetch() == ("a0", "b1")
+
+    run(fencelog_broker, scenario)
+
+
+def test_a_revision_of_another_leader_epoch_is_refused(fencelog_broker: LocalBroker) -> None:
+    # R4
+    async def scenario(log: fencelog.aio.Client) -> None:
+        copy = log.synchronizer("state", NAMES)
+        await append(copy, "a")
+        revision = copy._replica.revision
+        other = revision._replace(leader_epoch=revision.leader_epoch + 1)
+        batch = encode_updates(UpdateId("w", 0, 1), ["b"], 0)
+        deadline = log.cluster.deadline()
+        with pytest.raises(RequestError) as found:
+            await append_if_unchanged(log.cluster, PLACE, batch, other, deadline)
+        assert found.value.code is ErrorCode.STALE_REVISION
+        await append_if_unchanged(log.cluster, PLACE, batch, revision, deadline)
+        assert await copy.fetch() == ("a0", "b")
 
     run(fencelog_broker, scenario)
 

@@ -152,15 +152,19 @@ class GroupReader:
 
     # --- for blocking callers
 
-    def one_processed(self) -> None:
-        """One more of the batch in hands is processed; others stay in hands."""
+    def settle(self, processed: int, given: int) -> None:
+        """So many of the events in hands are processed, and so many more were handed out."""
         if self._hands is not None:
-            self._hands.processed(1)
-            self._given -= 1
+            self._hands.processed(processed)
+            self._given = given
 
-    def put_down(self) -> None:
-        """What is in hands and not processed is handed out again."""
-        self._put_down(processed=False)
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is something to do between two events; any thread may ask."""
+        member = self._member
+        if member is None:
+            return False
+        return bool(member.reach) or member.shed is not None or member.failure is not None
 
     # --- inside
 
@@ -190,8 +194,7 @@ class GroupReader:
         if self._hands is not None:
             self._hands.processed(self._given)
             self._given = 0
-            is_wanted = member.reach or member.shed is not None
-            if is_wanted or member.failure is not None or most != 1 or not self._hands.in_hands:
+            if self.is_wanted or most != 1 or not self._hands.in_hands:
                 self._put_down(processed=False)
         while self._hands is None:
             if member.failure is not None:

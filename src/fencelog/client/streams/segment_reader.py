@@ -110,7 +110,8 @@ class SegmentReader:
     @property
     def is_ready(self) -> bool:
         """Whether it has events to hand out."""
-        return bool(self._buffer) and not self._is_stopped and not self._is_held
+        is_read = self.failure is None and not self._is_stopped and not self._is_held
+        return is_read and bool(self._buffer)
 
     @property
     def in_hands(self) -> Sequence[Record]:
