@@ -17,7 +17,7 @@ from fencelog.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from fencelog.wire.records import RecordToWrite, build_batch
-from tests.support.node import FETCH, Peer, World, batch
+from tests.support.node import FETCH, Peer, World, batch, delete
 from tests.support.transactions import Producer
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -214,3 +214,22 @@ async def test_one_tier_begins_at_the_log_start_and_has_nothing_remote(world: Wo
         never = await asked(peer, -7, version=11)
         assert never == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
         assert await asked(peer, LATEST, version=11) == (ErrorCode.NONE, 2, -1)
+
+
+async def test_a_lookup_in_a_partition_that_is_deleted_meanwhile_does_not_answer_the_end(
+    world: World,
+) -> None:
+    """Offset -1 without an error would tell a consumer that no record is as young as that."""
+    async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as admin:
+        await peer.create_topic("t")
+        await peer.produce("t", timed(0, 1))
+        partition = node.broker.logs.get("t", 0)
+        begin_read = partition._store._segments.begin_read
+
+        async def after_a_deletion(segment):
+            await delete(admin, "t")
+            await begin_read(segment)
+
+        partition._store._segments.begin_read = after_a_deletion
+        found = await asked(peer, NOW_MS)
+        assert found == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)

@@ -104,7 +104,9 @@ async def _one(
             partition_index=index, error_code=ErrorCode.CORRUPT_MESSAGE
         )
     if found is None:
-        return ListOffsetsPartitionResponse(partition_index=index)
+        return ListOffsetsPartitionResponse(
+            partition_index=index, error_code=_gone(broker, topic, index, partition)
+        )
     offset, timestamp = found
     return ListOffsetsPartitionResponse(
         partition_index=index,
@@ -112,6 +114,13 @@ async def _one(
         timestamp=timestamp,
         leader_epoch=partition.log.leader_epoch,
     )
+
+
+def _gone(broker: Broker, topic: str, index: int, partition: Partition) -> ErrorCode:
+    """Return the error if the partition was closed during a lookup, which then found nothing."""
+    if broker.logs.get(topic, index) is partition:
+        return ErrorCode.NONE
+    return missing(broker, topic, index) or ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _of_replica(
