@@ -129,7 +129,7 @@ def test_a_new_replica_begins_with_the_whole_batch_that_holds_the_log_start() ->
 def test_who_is_below_the_log_start_goes_on_where_its_batch_begins_in_its_epoch(
     offset: int, epoch: int, goes_on: bool
 ) -> None:  # F7
-    position = Position(LeaderEpoch(3), Offset(offset), epoch, Offset(offset))
+    position = Position(LeaderEpoch(3), Offset(offset), epoch, Offset(offset), Offset(0))
     assert continues(position, FIRST) is goes_on
     assert not continues(position, None)
 
