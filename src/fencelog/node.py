@@ -46,6 +46,7 @@ from fencelog.broker.partitions.log_cleaner import LogCleaner
 from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.replicas.low_watermarks import LowWatermarks
 from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -94,6 +95,10 @@ class Membership(Protocol):
     @property
     def elections(self) -> LeaderElections | None:
         """What carries out an operator's elections; None for a broker that is alone."""
+
+    @property
+    def low_watermarks(self) -> LowWatermarks | None:
+        """Where the logs of followers begin; None for a broker that is alone."""
 
     @property
     def controller(self) -> TopicChanges:
@@ -194,6 +199,7 @@ class Node:
             controller=membership.controller,
             placement=membership.placement,
             elections=membership.elections,
+            low_watermarks=membership.low_watermarks,
             leaders=leaders,
             transactions=self.transactions,
             versioned=self.versioned,
