@@ -19,6 +19,7 @@ from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.forgotten_topics import ForgottenTopics
 from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
 from fencelog.broker.coordinators.orphaned_transactions import OrphanedTransactions
+from fencelog.broker.coordinators.segment_rates import RemoteRates
 from fencelog.broker.dispatch import Dispatcher, LeasedDispatcher
 from fencelog.broker.handlers.peers import broker_handlers
 from fencelog.broker.handlers.replicas import replica_handlers
@@ -182,6 +183,11 @@ class ClusterMember:
         }
         return LeasedDispatcher(broker, handlers(), of_brokers, self)
 
+    def find_led(self, topic_id: TopicId, index: int) -> Partition | None:
+        """Return an open partition that this broker leads, by its topic's id."""
+        led = self.led.get((topic_id, index))
+        return None if led is None else led.partition
+
     def connection_closed(self, connection: Connection) -> None:
         """What another broker has asked for on this connection is carried out no further."""
         self._incoming.closed(connection)
@@ -255,6 +261,7 @@ class ClusterMember:
             self._feed.min_isr,
             self._config.internal_replication_factor,
         )
+        broker.stream_policy.ask_rate = RemoteRates(self._peers, self.placement).ask
         self._follow(broker, undo)
         stopped = asyncio.Event()
         works = (
@@ -329,6 +336,8 @@ class ClusterMember:
                 coordinators[name.topic].lead(name.partition)
             else:
                 self._background.begin(self._end_orphaned(self._logs.find(name)))
+                broker.stream_sealer.led(name)
+                broker.stream_policy.led(name.topic)
 
         def resigned(name: TopicPartition) -> None:
             if name.topic in coordinators:

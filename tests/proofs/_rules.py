@@ -50,6 +50,8 @@ RULES = {
     "O9": "A grant is complete when its epochs are raised everywhere; a dead claimant's goes on.",
     "O10": "A claim ends with its lease or its connection; those that wait come in order.",
     "O11": "Nothing of a zombie is stored in any of the four use cases.",
+    "R2": "A sealed segment takes markers and owners only, and says what it has of a producer.",
+    "R4": "An update is stored by who has read all that is there; a repeated one succeeds.",
     "S1": "The columns are those of Spark's Kafka connector, in pure Python.",
     "S2": "A replay sees the same input; a write returns when all is acknowledged.",
     "S3": "A batch is one transaction; a repeated batch writes nothing.",

@@ -289,7 +289,7 @@ class LogManager:
 
     def raise_start(self, partition: Partition, offset: Offset) -> None:
         """Raise a follower's log start to its leader's, as far as it is committed here (D4)."""
-        start = min(offset, partition.log.high_watermark)
+        start = min(offset, partition.log.start_limit)
         if start > partition.log.log_start_offset and partition not in self._raising:
             self._raising.add(partition)
             task = asyncio.get_running_loop().create_task(self._raise_start(partition, start))
@@ -381,9 +381,9 @@ class LogManager:
             raise NotLeaderError(f"{name} is offline: {self._offline[name]}")
         raise NotLeaderError(f"{name} is not here")
 
-    def forget_exhausted(self, name: TopicPartition) -> None:
-        """Let a partition be opened again that is offline because something ran out."""
-        if isinstance(self._offline.get(name), ExhaustedError):
+    def forget_offline(self, name: TopicPartition, kind: type[StorageError]) -> None:
+        """Let a partition be opened again that is offline because of such an error."""
+        if isinstance(self._offline.get(name), kind):
             del self._offline[name]
 
     def missing(self, topic: str, index: int) -> ErrorCode:
@@ -448,17 +448,16 @@ class LogManager:
     async def delete_records(
         self, targets: Mapping[Partition, Offset]
     ) -> dict[Partition, ErrorCode]:
-        """Raise log starts to offsets, or to HW for -1; a log start never goes back (D4).
+        """Raise log starts to offsets, or to HW for -1; none goes back, or above a seal (D4, R2).
 
         Completes even if the caller is cancelled: a cancelled sync counts as failed (D2).
         """
         errors = dict.fromkeys(targets, ErrorCode.NONE)
         starts: dict[Partition, Offset] = {}
         for partition, offset in targets.items():
-            high_watermark = partition.log.high_watermark
-            target = high_watermark if offset == TO_HIGH_WATERMARK else offset
-            if 0 <= target <= high_watermark:
-                starts[partition] = target
+            limit = partition.log.start_limit
+            if TO_HIGH_WATERMARK <= offset <= partition.log.high_watermark:
+                starts[partition] = limit if offset == TO_HIGH_WATERMARK else min(offset, limit)
             else:
                 errors[partition] = ErrorCode.OFFSET_OUT_OF_RANGE
         task = asyncio.get_running_loop().create_task(self._advance_starts(starts))
