@@ -282,8 +282,8 @@ class Node:
         undo.push_async_callback(self.server.stop)
         broker.address = await self.server.start()
         undo.callback(broker.group_requests.close)
-        undo.callback(broker.ownership_requests.close)
         undo.callback(broker.streams.close)
+        undo.callback(broker.ownership_requests.close)
         undo.callback(broker.claims.stop)
         await self.membership.join(broker, self.server, self._begin, undo)
 
