@@ -22,6 +22,7 @@ from fencelog.settings.kinds import (
     Whole,
 )
 from fencelog.settings.setting import Effect, Setting
+from fencelog.settings.stream_table import STREAM_SETTINGS
 from fencelog.settings.table import BROKER_SETTINGS
 from fencelog.settings.topic_table import TOPIC_SETTINGS
 
@@ -32,7 +33,7 @@ COMMAND = "python -m tools.settings_page"
 
 def tables() -> str:
     """The tables, with a line before each."""
-    topic = TOPIC_SETTINGS
+    topic = [each for each in TOPIC_SETTINGS if each not in STREAM_SETTINGS]
     broker = [each for each in BROKER_SETTINGS if each not in CLUSTER_SETTINGS]
     parts = [
         "Settings of topics; the second name is the broker's, for all topics that say nothing "
@@ -43,6 +44,11 @@ def tables() -> str:
                 (f"`{s.topic_key}`", _names(s), values(s.kind), _default(s), s.text)
                 for s in _with(topic, "sets")
             ),
+        ),
+        "Settings of topics that are streams; others have none of them:",
+        _table(
+            ("topic", "values", "default", ""),
+            ((f"`{s.topic_key}`", values(s.kind), _default(s), s.text) for s in STREAM_SETTINGS),
         ),
         "Settings of the broker, which it keeps until its next start:",
         _table(

@@ -25,12 +25,13 @@ from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.server import Server
 from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import CorruptionError, NotLeaderError
 from fencelog.ports import Disk, MetadataStore, Random
 from fencelog.storage.directory import DataDirectory
-from fencelog.types import ProducerId
+from fencelog.types import ProducerId, TopicId
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,11 @@ class Alone:
         """Return one of the handlers of clients: there are no other brokers, and no lease."""
         del local
         return Dispatcher(broker, handlers())
+
+    def find_led(self, topic_id: TopicId, index: int) -> Partition | None:
+        """Return an open partition, by its topic's id."""
+        topic = self.catalog.by_id(topic_id)
+        return None if topic is None else self._logs.get(topic.name, index)
 
     def connection_closed(self, connection: Connection) -> None:
         """Do nothing: it was a client's."""

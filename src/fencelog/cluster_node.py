@@ -180,6 +180,11 @@ class ClusterMember:
         }
         return LeasedDispatcher(broker, handlers(), of_brokers, self)
 
+    def find_led(self, topic_id: TopicId, index: int) -> Partition | None:
+        """Return an open partition that this broker leads, by its topic's id."""
+        led = self.led.get((topic_id, index))
+        return None if led is None else led.partition
+
     def connection_closed(self, connection: Connection) -> None:
         """What another broker has asked for on this connection is carried out no further."""
         self._incoming.closed(connection)
@@ -327,6 +332,7 @@ class ClusterMember:
                 coordinators[name.topic].lead(name.partition)
             else:
                 self._background.begin(self._end_orphaned(self._logs.find(name)))
+                broker.stream_sealer.led(name)
 
         def resigned(name: TopicPartition) -> None:
             if name.topic in coordinators:

@@ -29,6 +29,7 @@ from fencelog.broker.coordinators.pauses import Pauses
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import Loaded
 from fencelog.broker.coordinators.runtimes import Runtimes, new_runtimes
+from fencelog.broker.coordinators.stream_sealer import StreamSealer
 from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.fetching.sessions import FetchSessions
@@ -37,6 +38,7 @@ from fencelog.broker.metadata.catalog import (
 )
 from fencelog.broker.metadata.placement import LeaderElections, Placement
 from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.metadata.streams import Streams
 from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.connection import Connection
 from fencelog.broker.network.server import Server
@@ -51,6 +53,7 @@ from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import FencelogError, StorageError
 from fencelog.ports import Disk, MetadataStore, Random, Stopwatch, WallClock
+from fencelog.types import TopicId
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +110,9 @@ class Membership(Protocol):
 
     def dispatcher(self, broker: Broker, local: LocalLeaders) -> Dispatcher:
         """Return what passes requests to their handlers."""
+
+    def find_led(self, topic_id: TopicId, index: int) -> Partition | None:
+        """Return an open partition that this broker leads, by its topic's id."""
 
     def connection_closed(self, connection: Connection) -> None:
         """A connection to this broker is closed."""
@@ -175,6 +181,7 @@ class Node:
         self.ownership.on_committed = self._ownership_committed
         self._orphaned = OrphanedTransactions(self.logs, leaders, self.transactions, clock)
         self.broker = self._new_broker(leaders, claims, time_slices, observer)
+        membership.catalog.stream_changed = self._stream_changed
         self.server = new_server(config, membership.dispatcher(self.broker, local), ports.stopwatch)
         self.server.on_closed = self._connection_closed
 
@@ -186,12 +193,17 @@ class Node:
         observer: Observer | None,
     ) -> Broker:
         config, membership, random = self.config, self.membership, self._ports.random
+        streams = Streams(membership.controller, membership.catalog, config.partitions_max)
         return Broker(
             config=config,
             catalog=membership.catalog,
             logs=self.logs,
             settings=membership.settings,
             controller=membership.controller,
+            streams=streams,
+            stream_sealer=StreamSealer(
+                streams, membership.catalog, membership.find_led, self._ports.clock
+            ),
             placement=membership.placement,
             elections=membership.elections,
             leaders=leaders,
@@ -248,8 +260,10 @@ class Node:
             undo.push_async_callback(runtime.stop)
         for sender in self.senders():
             undo.push_async_callback(sender.stop)
+        undo.push_async_callback(broker.stream_sealer.stop)
         undo.callback(self._pauses.stop)
         await self.membership.resume(broker, self.senders(), self._orphaned)
+        broker.stream_sealer.resume()
         self._pauses.start()
         undo.push_async_callback(self._stop_upkeep)
         self._begin(self._keep_up())
@@ -259,6 +273,7 @@ class Node:
         broker.address = await self.server.start()
         undo.callback(broker.group_requests.close)
         undo.callback(broker.ownership_requests.close)
+        undo.callback(broker.streams.close)
         undo.callback(broker.claims.stop)
         await self.membership.join(broker, self.server, self._begin, undo)
 
@@ -291,6 +306,10 @@ class Node:
         self.ownership_sender.wake(loaded)
         self.broker.ownership_requests.committed(loaded)
         self._pauses.start()
+
+    def _stream_changed(self, topic_id: TopicId) -> None:
+        self.broker.streams.changed(topic_id)
+        self.broker.stream_sealer.changed(topic_id)
 
     def _connection_closed(self, connection: Connection) -> None:
         self.broker.writer_connections.closed(connection)

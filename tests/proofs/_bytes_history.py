@@ -145,7 +145,7 @@ class Recorder:
         return end
 
     async def close(self) -> None:
-        self.world.log.seal()
+        self.world.log.complete_indexes()
         await self.world.flush()
         checksum = await self.world.stop()
         end = self.world.log.log_end_offset

@@ -19,6 +19,7 @@ from fencelog.wire.batch import (
     seal,
 )
 from fencelog.wire.control import read_control
+from fencelog.wire.hot.append_tags import Revision
 
 NOW_MS = 1_700_000_000_000
 
@@ -124,10 +125,16 @@ class Driver:
         batch: memoryview,
         guard: VerificationGuard | None = None,
         *,
+        condition: Revision | None = None,
         internal: bool = False,
     ) -> Outcome:
         return self.log.append(
-            batch, read_header(batch), now_ms=self.now_ms, guard=guard, internal=internal
+            batch,
+            read_header(batch),
+            now_ms=self.now_ms,
+            guard=guard,
+            condition=condition,
+            internal=internal,
         )
 
     def produce(self, *args: int, guard: VerificationGuard | None = None, **more: int) -> Outcome:
@@ -148,6 +155,16 @@ class Driver:
     def own(self, *args: object, **more: object) -> Appended | Rejected:
         """A grant or its end, as ``owner`` makes it."""
         return self.log.set_owner(owner(*args, **more), now_ms=self.now_ms)
+
+    def seal(self) -> Appended | Rejected:
+        return self.log.seal(now_ms=self.now_ms)
+
+    def revision(self) -> Revision:
+        """The revision of a reader that was given all that is left (R4)."""
+        last = Revision(-1, self.log.log_start_offset)
+        while headers := self.read(last.offset):
+            last = Revision(headers[-1].leader_epoch, headers[-1].next_offset)
+        return last
 
     def write(self) -> int | None:
         """Take the tail to the files; returns its end, None where there was nothing."""
@@ -249,6 +266,7 @@ def state_of(log: PartitionLog) -> dict[str, object]:
         "epochs": state.epochs.entries,
         "offsets": (state.log_start, state.log_end, log.last_stable_offset),
         "highest_producer_id": state.highest_producer_id,
+        "sealed_at": state.sealed_at,
         "owners": {stored.owner.group: stored for stored in state.owners},
         "segments": [
             (

@@ -115,6 +115,7 @@ class World:
             await runtime.stop()
         for sender in node.senders():
             await sender.stop()
+        await node.broker.stream_sealer.stop()
         deleting = node.logs._deleting
         tasks = node._tasks if deleting is None else [*node._tasks, deleting]
         for task in tasks:

@@ -10,11 +10,13 @@ from fencelog.broker.coordinators.ownership_requests import OwnershipRequests
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.coordinators.runtimes import Runtimes
+from fencelog.broker.coordinators.stream_sealer import StreamSealer
 from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.metadata.placement import LeaderElections, Placement
 from fencelog.broker.metadata.settings import Settings
+from fencelog.broker.metadata.streams import Streams
 from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.deadlines import Deadlines
 from fencelog.broker.network.stale_connections import StaleConnections
@@ -38,6 +40,8 @@ class Broker:
     logs: LogManager
     settings: Settings
     controller: TopicChanges
+    streams: Streams
+    stream_sealer: StreamSealer
     leaders: Leaders
     transactions: CoordinatorRuntime[TransactionShard]
     versioned: CoordinatorRuntime[VersionedShard]

@@ -1,6 +1,7 @@
 """Requests about topics, offsets, groups and the cluster."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 from fencelog.client.cluster import GROUP, Cluster, ClusterView, isolation_level
 from fencelog.client.model import (
@@ -18,12 +19,10 @@ from fencelog.types import TopicPartition
 from fencelog.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
-    CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
 from fencelog.wire.messages.delete_topics import (
-    DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
@@ -57,7 +56,19 @@ LIST_OFFSETS_VERSION_MAX = 7
 OFFSET_COMMIT_VERSION_MAX = 8
 OFFSET_FETCH_VERSION_MAX = 7  # above it a request has a list of groups (KIP-709)
 
-_Result = CreatableTopicResult | DeletableTopicResult
+
+class Result(Protocol):
+    """The result of a change in a response."""
+
+    @property
+    def error_code(self) -> int:
+        """The error, or 0."""
+        ...
+
+    @property
+    def error_message(self) -> str | None:
+        """What went wrong."""
+        ...
 
 
 class Admin:
@@ -99,20 +110,24 @@ class Admin:
             timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
         )
 
-        async def send(connection: Connection, deadline: Deadline) -> Sequence[_Result]:
+        async def send(connection: Connection, deadline: Deadline) -> Sequence[Result]:
             ask = self._cluster.ask(connection, request, CreateTopicsResponse, deadline)
             return (await ask).topics
 
         what = f"creation of topic {name}"
-        await self._carry_out(what, send, done=ErrorCode.TOPIC_ALREADY_EXISTS)
+        await self.carry_out(what, send, done=ErrorCode.TOPIC_ALREADY_EXISTS)
+        await self.led(name)
 
-        async def led() -> None:
+    async def led(self, name: str) -> None:
+        """Return once the partitions of a new topic have leaders."""
+
+        async def attempt() -> None:
             view = await self._view([name])
             if not any(all(p.leader >= 0 for p in topic.partitions) for topic in view.topics):
                 raise failure(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name} has no leaders yet")
 
         # A controller answers before the other brokers have heard of it.
-        await retrying(led, self._cluster.deadline())
+        await retrying(attempt, self._cluster.deadline())
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic."""
@@ -121,18 +136,18 @@ class Admin:
             topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=timeout_ms
         )
 
-        async def send(connection: Connection, deadline: Deadline) -> Sequence[_Result]:
+        async def send(connection: Connection, deadline: Deadline) -> Sequence[Result]:
             ask = self._cluster.ask(connection, request, DeleteTopicsResponse, deadline)
             return (await ask).responses
 
         what = f"deletion of topic {name}"
-        await self._carry_out(what, send, done=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        await self.carry_out(what, send, done=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._cluster.forget(name)
 
-    async def _carry_out(
+    async def carry_out(
         self,
         what: str,
-        send: Callable[[Connection, Deadline], Awaitable[Sequence[_Result]]],
+        send: Callable[[Connection, Deadline], Awaitable[Sequence[Result]]],
         *,
         done: ErrorCode,
     ) -> None:

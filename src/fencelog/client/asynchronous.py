@@ -26,6 +26,8 @@ from fencelog.client.ownership import Ownership
 from fencelog.client.reader import FETCH_BYTES_MAX, FetchOptions, PartitionReader, records_of
 from fencelog.client.records_buffer import BATCH_BYTES, RecordsBuffer
 from fencelog.client.sender import Sender, open_sender, owner_options, producer_options
+from fencelog.client.streams.admin import StreamAdmin
+from fencelog.client.streams.model import StreamDescription
 from fencelog.errors import FencelogError
 from fencelog.types import TopicPartition
 
@@ -238,6 +240,34 @@ class Client:
     async def delete_topic(self, name: str) -> None:
         """Delete a topic. Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION …)."""
         await Admin(self.cluster).delete_topic(name)
+
+    # --- streams
+
+    async def create_stream(
+        self,
+        name: str,
+        segments: int = 1,
+        settings: Mapping[str, str] | None = None,
+        replication: int = -1,
+    ) -> None:
+        """Create a stream: a topic whose partitions, the segments, split and merge."""
+        await StreamAdmin(self.cluster).create_stream(name, segments, settings or {}, replication)
+
+    async def describe_stream(self, name: str) -> StreamDescription:
+        """One stream with all of its segments."""
+        return await StreamAdmin(self.cluster).describe_stream(name)
+
+    async def describe_streams(self, names: Sequence[str] | None = None) -> list[StreamDescription]:
+        """These streams, or all, sorted by name."""
+        return await StreamAdmin(self.cluster).describe_streams(names)
+
+    async def split_segment(self, name: str, segment: int, at: int | None = None) -> list[int]:
+        """Split a segment of a stream; return its successors once they are open."""
+        return await StreamAdmin(self.cluster).split(name, segment, at)
+
+    async def merge_segments(self, name: str, segments: Sequence[int]) -> list[int]:
+        """Merge adjacent segments of a stream; return their one successor once it is open."""
+        return await StreamAdmin(self.cluster).merge(name, segments)
 
     # --- reading and writing
 

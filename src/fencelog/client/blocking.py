@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from fencelog.client.admin import Admin
 from fencelog.client.blocking_writers import ArrowWriter, Producer
-from fencelog.client.connected import ConnectedClient
 from fencelog.client.elections import Elections
 from fencelog.client.groups import Groups
 from fencelog.client.model import (
@@ -39,6 +38,7 @@ from fencelog.client.model import (
 from fencelog.client.reader import FETCH_BYTES_MAX, Chunk, FetchOptions, PartitionReader, records_of
 from fencelog.client.records_buffer import BATCH_BYTES
 from fencelog.client.sender import ProducerOptions, Sender, open_sender, producer_options
+from fencelog.client.streams.blocking import BlockingStreams
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.client.transaction_admin import TransactionAdmin
 from fencelog.client.versioned_transactions import Transactions
@@ -54,7 +54,7 @@ ALL_COLUMNS = frozenset(
 )
 
 
-class Client(ConnectedClient):
+class Client(BlockingStreams):
     """A client of one cluster. A context manager; ``Client.shared`` keeps one per process."""
 
     # --- topics and cluster

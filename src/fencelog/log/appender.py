@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fencelog.errors import ErrorCode
 from fencelog.log.ownership import Owner
 from fencelog.log.producers import UNSEEN
+from fencelog.log.retention import is_due
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.state import LogState
@@ -14,7 +15,15 @@ from fencelog.log.values import Appended, MarkerToWrite, Rejected
 from fencelog.log.verification import Guards
 from fencelog.types import LeaderEpoch, Offset, TimestampMs
 from fencelog.wire.batch import BatchHeader, assign, read_header
-from fencelog.wire.control import Marker, OwnershipRecord, ownership_batch, read_control
+from fencelog.wire.control import (
+    Control,
+    Marker,
+    OwnershipRecord,
+    Seal,
+    ownership_batch,
+    read_control,
+    seal_batch,
+)
 
 
 class Appender:
@@ -36,6 +45,22 @@ class Appender:
         segment.created_ms = TimestampMs(now_ms)
         if self._state.owners.size:
             self.copy_owners(epoch, segment.base_offset, timestamp_ms)
+
+    def roll_if_due(self, epoch: LeaderEpoch, now_ms: int, *, may_roll: bool, leads: bool) -> bool:
+        """Roll the active segment if its age is above the limit; tell whether it was rolled."""
+        state, active = self._state, self._state.active
+        if active.created_ms is None:
+            # A file does not record its creation time: after a start it counts from the first call.
+            active.created_ms = TimestampMs(now_ms)
+        if not may_roll or not is_due(active, state.config, now_ms):
+            return False
+        if not leads:
+            self.begin_segment()  # without ownership records: only leaders write them
+        elif state.owners.fills(active.base_offset, active.next_offset):
+            return False  # the next segment would begin with all that this one has
+        else:
+            self.roll(epoch, now_ms, now_ms)
+        return True
 
     def begin_segment(self) -> Segment:
         """Begin an empty segment at the log's end."""
@@ -62,7 +87,9 @@ class Appender:
             return Rejected(ErrorCode.CORRUPT_MESSAGE, problem)
         control = read_control(batch) if header.is_control else None
         base_offset, size, timestamp = header.base_offset, header.size, header.max_timestamp
-        if state.is_full_for(size, header.last_offset, timestamp, 0):
+        if state.is_full_for(size, header.last_offset, timestamp, 0) or (
+            isinstance(control, Seal) and state.active.size > 0
+        ):
             self.begin_segment()
         position = state.active.size
         state.replay(header, base_offset, header.leader_epoch, timestamp, control)
@@ -102,9 +129,7 @@ class Appender:
                 producer.seen_ms = TimestampMs(now_ms)
         return Appended(base_offset, state.log_end)
 
-    def append_control(
-        self, epoch: LeaderEpoch, batch: bytearray, control: Marker | OwnershipRecord
-    ) -> None:
+    def append_control(self, epoch: LeaderEpoch, batch: bytearray, control: Control) -> None:
         """Append a control batch that says this; the segment has room for it."""
         state = self._state
         header = read_header(batch)
@@ -113,6 +138,22 @@ class Appender:
         assign(view, offset, epoch)
         state.replay(header, offset, epoch, header.max_timestamp, control)
         self._unflushed.append(view, position, offset, state.log_end, header.size)
+
+    def seal(self, epoch: LeaderEpoch, now_ms: int) -> Appended:
+        """Append the seal, unless the log has one: then nothing is appended (R2).
+
+        It begins a file of its own, so that retention may delete all of those below it. Its offset
+        is the first in the file: the copies of the ownership records follow it.
+        """
+        state = self._state
+        if state.sealed_at is None:
+            if state.active.size > 0:
+                self.begin_segment().created_ms = TimestampMs(now_ms)
+            sealed_at = state.log_end
+            self.append_control(epoch, seal_batch(now_ms), Seal())
+            self.copy_owners(epoch, sealed_at, now_ms)
+        assert state.sealed_at is not None
+        return Appended(state.sealed_at, Offset(state.sealed_at + 1))
 
     def set_owner(self, epoch: LeaderEpoch, owner: Owner, now_ms: int) -> Appended | Rejected:
         """Append a grant or its end, unless it is known (``Owners.judge``)."""

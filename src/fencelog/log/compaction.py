@@ -15,6 +15,7 @@ The newest record of each key is kept. The other rules keep the log's meaning (D
   that took this one for the last would refuse the producer's next batch as out of order (E5).
 - Of the ownership records of a group the newest one in the round stays, as if the group were a key:
   a newer one above the round may not be on stable storage yet.
+- A seal stays: it is no record of a key.
 - The last batch of each file stays, emptied if necessary: the next file begins where it ends, so
   recovery can tell compacted offsets from lost ones.
 
@@ -31,7 +32,7 @@ from fencelog.log.state import LogState
 from fencelog.log.transactions import Transactions
 from fencelog.types import Buffer, Offset, ProducerEpoch, ProducerId, TimestampMs
 from fencelog.wire.batch import BatchHeader
-from fencelog.wire.control import OwnershipRecord, read_control
+from fencelog.wire.control import OwnershipRecord, Seal, read_control
 from fencelog.wire.filtering import (
     ScannedRecord,
     delete_horizon,
@@ -182,8 +183,8 @@ class Compactor:
 
     def _control(self, header: BatchHeader, batch: memoryview, *, is_last: bool) -> Buffer | None:
         marker = read_control(batch)
-        if marker is None:
-            return batch  # of an unknown kind: left as it is
+        if marker is None or isinstance(marker, Seal):
+            return batch  # also one of an unknown kind
         if isinstance(marker, OwnershipRecord):
             is_newest = header.base_offset >= self._owners.get(marker.group, -1)
             return batch if is_newest or is_last else None

@@ -10,6 +10,7 @@ How the broker and the storage use it:
 3. ``append_markers([...], now_ms=...)`` ends transactions: one append, one move of the LSO (V6).
 4. ``set_owner(owner, now_ms=...)`` records who owns the partition, or that nobody does any more.
    ``keep_owners`` comes before ``advance_start``, so that the log always has the records (D4).
+   ``seal(now_ms=...)`` ends a stream's segment: then only markers and owners are appended (R2).
 5. A follower: ``follow``, ``append_replicated``. A leader begins its epoch with ``lead``.
 6. The flusher: ``take_unflushed()`` -> writes, in order; ``written(end)`` when the files have them,
    ``flushed(end)`` when they are durable in the mode in force, ``failed()`` if they never will be.
@@ -17,7 +18,7 @@ How the broker and the storage use it:
 7. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
    ``aborted_transactions(offset, end)`` for what was read; ``offset_for_timestamp``.
 8. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
-   stop ``seal`` (then take the unflushed writes once more); ``checkpoint`` for recovery.
+   stop ``complete_indexes`` (then take the unflushed writes again); ``checkpoint`` for recovery.
 
 A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
 """
@@ -32,46 +33,51 @@ from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.ownership import Owner
 from fencelog.log.planning import plan_read, timestamp_range
-from fencelog.log.producers import PRODUCER_EXPIRATION_MS, UNKNOWN_SEQUENCE
+from fencelog.log.producers import PRODUCER_EXPIRATION_MS
 from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, checkpoint_of
-from fencelog.log.retention import is_due, retained_from
+from fencelog.log.retention import retained_from
 from fencelog.log.segment import Segment
 from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.state import LogState
 from fencelog.log.unflushed import Unflushed
-from fencelog.log.validation import validate_batch, validate_producer
+from fencelog.log.validation import (
+    refused_as_sealed,
+    validate_batch,
+    validate_condition,
+    validate_producer,
+    validate_sealed,
+)
 from fencelog.log.values import (
-    AbortedTransaction,
     Appended,
     Duplicate,
     EpochStart,
     Isolation,
     MarkerToWrite,
-    OpenTransaction,
-    ProducerView,
     ReadPlan,
     Rejected,
     SegmentWrite,
     SideFiles,
 )
 from fencelog.log.verification import Guards, VerificationGuard
+from fencelog.log.view import LogView
 from fencelog.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
 from fencelog.wire.batch import LENGTH_END, BatchHeader, assign
+from fencelog.wire.hot.append_tags import Revision
 
 _FIRST_OFFSET = Offset(0)
 
 
-class PartitionLog:
+class PartitionLog(LogView):
     """Rules and offsets of one replica: of its leader, unless it is told to ``follow``."""
 
     __slots__ = (
+        "_append_refusal",
         "_appender",
         "_failed",
         "_following",
         "_guards",
         "_log_append_time",
         "_refusal",
-        "_state",
         "_unflushed",
         "config",
         "high_watermark",
@@ -86,14 +92,14 @@ class PartitionLog:
 
         ``high_watermark``: what is known to be committed; None: everything is (one replica).
         """
-        self._state = state
+        super().__init__(state)
         self._unflushed = Unflushed(state)
         self._appender = Appender(state, self._unflushed)
         self._guards = Guards()
         self._failed = False
-        self._refusal: Rejected | None = None
         self._following: Rejected | None = None
         """Why a follower appends nothing of its own; None on a leader."""
+        self._refuse(None)
         self.config = state.config
         self._log_append_time = state.config.message_timestamp_type == "LogAppendTime"
         self.leader_epoch = leader_epoch
@@ -112,38 +118,15 @@ class PartitionLog:
     # Offsets
 
     @property
-    def log_start_offset(self) -> Offset:
-        """First offset that may be read."""
-        return self._state.log_start
+    def start_limit(self) -> Offset:
+        """The highest log start that there may be: HW (D4), or the seal."""
+        sealed_at = self._state.sealed_at
+        return self.high_watermark if sealed_at is None else min(sealed_at, self.high_watermark)
 
     @property
-    def log_end_offset(self) -> Offset:
-        """Offset of the next record."""
-        return self._state.log_end
-
-    @property
-    def segment_base_offsets(self) -> list[Offset]:
-        """Base offset of each segment, oldest first."""
-        return [segment.base_offset for segment in self._state.segments]
-
-    @property
-    def size(self) -> int:
-        """Bytes of all segments."""
-        return self._state.size
-
-    def end_of_segment(self, base_offset: Offset) -> Offset:
-        """Offset that follows the segment that holds this one."""
-        return self._state.segment_of(base_offset).next_offset
-
-    @property
-    def highest_producer_id(self) -> ProducerId:
-        """Highest producer id ever stored here, of expired producers too; -1 without one (E7)."""
-        return self._state.highest_producer_id
-
-    @property
-    def max_timestamp(self) -> TimestampMs:
-        """Largest timestamp of any record, -1 if there is none."""
-        return max(each.max_timestamp for each in self._state.segments)
+    def is_emptied(self) -> bool:
+        """Whether the log is sealed for good and nothing is left below its seal."""
+        return self._state.log_start == self._state.sealed_at != self.high_watermark
 
     # Appending
 
@@ -154,27 +137,30 @@ class PartitionLog:
         *,
         now_ms: int,
         guard: VerificationGuard | None = None,
+        condition: Revision | None = None,
         internal: bool = False,
     ) -> Appended | Duplicate | Rejected:
         """Validate one batch, whose form and CRC are checked, and store it at the log's end.
 
         ``batch`` must be writable and is kept until it is written. ``guard`` is what
-        ``begin_verification`` returned. ``internal``: without the limits for clients' batches.
+        ``begin_verification`` returned. ``condition``: how far the sender has read; it is stored
+        only if nothing was appended since (R4). ``internal``: without the limits for clients.
         """
         state = self._state
-        if self._refusal is not None:
-            return self._refusal
-        if not internal:
-            rejected = validate_batch(self.config, header, now_ms)
-            if rejected is not None:
-                self.refused(header)
-                return rejected
+        if self._append_refusal is not None:
+            return self._refusal or validate_sealed(state, header) or self._append_refusal
+        if not internal and (rejected := validate_batch(self.config, header, now_ms)) is not None:
+            self.refused(header)
+            return rejected
         producer_id = header.producer_id
         if producer_id >= 0:
             producer = state.producers.get(producer_id)
             verdict = validate_producer(producer, header, self._guards, guard)
             if verdict is not None:
                 return verdict
+        if condition is not None and (stale := validate_condition(state, condition)) is not None:
+            self.refused(header)
+            return stale
         timestamp, append_time = header.max_timestamp, None
         if self._log_append_time and not internal:
             timestamp = append_time = TimestampMs(now_ms)
@@ -199,9 +185,7 @@ class PartitionLog:
         batch of it is stored before this one (E13).
         """
         producer_id, sequence = header.producer_id, header.base_sequence
-        producer = self._state.producers.get(producer_id)
-        is_unknown = producer is None or producer.next_sequence == UNKNOWN_SEQUENCE
-        if producer_id >= 0 and sequence >= 0 and is_unknown:
+        if producer_id >= 0 and sequence >= 0 and not self._state.producers.knows(producer_id):
             self._guards.refused(producer_id, header.producer_epoch, sequence)
 
     # Replication
@@ -230,11 +214,6 @@ class PartitionLog:
         if self._refusal is not self._following:
             return self._refusal or self._following
         return self._appender.append_replicated(self.leader_epoch, batch, header)
-
-    @property
-    def last_epoch(self) -> LeaderEpoch:
-        """Leader epoch of the newest batch; -1 without one."""
-        return self._state.epochs.latest
 
     def end_of_epoch(self, epoch: int) -> EpochStart | None:
         """Return the newest epoch up to this one and its end offset; None: unknown epoch (F7)."""
@@ -269,6 +248,8 @@ class PartitionLog:
         state = self._state.producers.get(producer_id)
         if state is not None and state.open_offset >= 0 and state.epoch == producer_epoch:
             return None
+        if self._state.sealed_at is not None:
+            return None  # nothing is appended that would need it
         guard = self._guards.begin(producer_id, producer_epoch, sequence)
         guard.from_zero = guard.from_zero or from_zero
         return guard
@@ -286,29 +267,7 @@ class PartitionLog:
             self.leader_epoch, markers, self._guards, now_ms
         )
 
-    def open_transactions(self) -> list[OpenTransaction]:
-        """Return each transaction that has records here and no marker, oldest first."""
-        return self._state.open_transactions()
-
-    def aborted_transactions(
-        self, fetch_offset: Offset, end_offset: Offset
-    ) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records in ``[fetch_offset, end_offset)``."""
-        return self._state.transactions.aborted_between(fetch_offset, end_offset)
-
     # Owners
-
-    def owner(self, group: str | None) -> Owner | None:
-        """Return the last grant in a group, or its end; None: there was none (O8)."""
-        return self._state.owners.get(group)
-
-    def owners(self) -> list[Owner]:
-        """Return the last grant, or its end, in each group."""
-        return [stored.owner for stored in self._state.owners]
-
-    def has_room_for_owner(self, group: str | None) -> bool:
-        """Tell whether an owner of this group could be recorded: there are not too many."""
-        return self._state.owners.has_room(group)
 
     def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
         """Record a grant or its end (O9); ``base_offset`` of a grant is its fence offset.
@@ -329,15 +288,19 @@ class PartitionLog:
         newest = self.max_timestamp
         return self._refusal or self._appender.copy_owners(self.leader_epoch, log_start, newest)
 
+    def seal(self, *, now_ms: int) -> Appended | Rejected:
+        """Append the seal (R2); ``end_offset`` is that of the seal, copies of owners may follow.
+
+        A repeated one appends nothing and has the offsets of the first.
+        """
+        if self._refusal is not None:
+            return self._refusal
+        appended = self._appender.seal(self.leader_epoch, now_ms)
+        self._guards = Guards()
+        self._refuse(None)
+        return appended
+
     # Producers
-
-    def producers(self) -> list[ProducerView]:
-        """Return the state of each producer (DescribeProducers)."""
-        return self._state.producers.views()
-
-    def producer(self, producer_id: ProducerId) -> ProducerView | None:
-        """Return the state of one producer; None: it is not known here."""
-        return self._state.producers.view(producer_id)
 
     def expire_producers(
         self, now_ms: int, expiration_ms: int = PRODUCER_EXPIRATION_MS
@@ -381,7 +344,7 @@ class PartitionLog:
         self.high_watermark = offset
         self._move_last_stable_offset()
 
-    def seal(self) -> None:
+    def complete_indexes(self) -> None:
         """Complete the active segment's time index, for the last ``take_unflushed`` of a stop."""
         self._state.active.seal()
         self._unflushed.side_files_changed()
@@ -393,12 +356,18 @@ class PartitionLog:
 
     def refuse_appends(self, reason: str) -> None:
         """Append nothing until ``accept_appends``."""
-        self._refusal = Rejected(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+        self._refuse(Rejected(ErrorCode.KAFKA_STORAGE_ERROR, reason))
 
     def accept_appends(self) -> None:
         """Append again, after ``refuse_appends``; not after a failure (D2)."""
         if not self._failed:
-            self._refusal = self._following
+            self._refuse(self._following)
+
+    def _refuse(self, refusal: Rejected | None) -> None:
+        self._refusal = refusal
+        """Why nothing is appended."""
+        self._append_refusal = refusal or refused_as_sealed(self._state.sealed_at)
+        """Why no producer's batch is: also because of the seal."""
 
     def _move_last_stable_offset(self) -> None:
         stable = self._state.transactions.last_stable_offset(self.high_watermark)
@@ -455,19 +424,9 @@ class PartitionLog:
 
         Appends roll by themselves; this is for partitions that get none.
         """
-        active = self._state.active
-        if active.created_ms is None:
-            # A file does not record its creation time: after a start it counts from the first call.
-            active.created_ms = TimestampMs(now_ms)
-        if self._refusal is not self._following or not is_due(active, self.config, now_ms):
-            return False
-        if self._following is not None:
-            self._appender.begin_segment()  # without ownership records: only leaders write them
-        elif self._state.owners.fills(active.base_offset, active.next_offset):
-            return False  # the next segment would begin with all that this one has
-        else:
-            self._appender.roll(self.leader_epoch, now_ms, now_ms)
-        return True
+        may_roll, epoch = self._refusal is self._following, self.leader_epoch
+        leads = self._following is None
+        return self._appender.roll_if_due(epoch, now_ms, may_roll=may_roll, leads=leads)
 
     def compaction_need(self, first_dirty: Offset, synced: Offset, now_ms: int) -> CompactionNeed:
         """Return what a round of compaction would do below the LSO and what is synced (D4)."""
@@ -489,10 +448,14 @@ class PartitionLog:
         self._state.replace_segments(cleaned.replaced, cleaned.segment, cleaned.forgotten)
 
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
-        """Begin the log at ``offset`` (D4); return the base offsets of segments to delete."""
+        """Begin the log at ``offset`` (D4); return the base offsets of segments to delete.
+
+        It begins at its seal where the offset is above it.
+        """
         state = self._state
         if not state.log_start <= offset <= self.high_watermark:
             return ErrorCode.OFFSET_OUT_OF_RANGE
+        offset = min(offset, self.start_limit)
         gone = [s.base_offset for s in state.segments[:-1] if s.next_offset <= offset]
         state.advance_start(offset)
         del state.segments[: len(gone)]

@@ -158,6 +158,11 @@ def validate_sequence(
 class Producers(dict[ProducerId, ProducerState]):
     """The producers of one partition by id."""
 
+    def knows(self, producer_id: ProducerId) -> bool:
+        """Tell whether a sequence of this producer is known."""
+        state = self.get(producer_id)
+        return state is not None and state.next_sequence != UNKNOWN_SEQUENCE
+
     def view(self, producer_id: ProducerId) -> ProducerView | None:
         """Return the state of one producer, to be shown; None: it is not known here."""
         state = self.get(producer_id)

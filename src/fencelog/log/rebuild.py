@@ -20,7 +20,7 @@ from fencelog.log.state import LogState
 from fencelog.log.values import EpochStart, SideFiles
 from fencelog.types import Offset, TimestampMs
 from fencelog.wire.batch import BatchHeader
-from fencelog.wire.control import Marker, OwnershipRecord
+from fencelog.wire.control import Control
 
 _FIRST_OFFSET = Offset(0)
 
@@ -74,7 +74,7 @@ class LogBuilder:
     def replay(
         self,
         header: BatchHeader,
-        control: Marker | OwnershipRecord | None = None,
+        control: Control | None = None,
         position: int = -1,
     ) -> None:
         """Add the next batch; raises CorruptionError if ``problem`` finds one.
@@ -117,7 +117,7 @@ class LogBuilder:
         state.log_end = end_offset
 
     def restore_snapshot(self, snapshot: bytes) -> None:
-        """Load the snapshot at ``log_end``: producers, their open transactions, and owners."""
+        """Load the snapshot at ``log_end``: producers, open transactions, owners, the seal."""
         self._state.restore(decode_snapshot(snapshot))
 
     def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:

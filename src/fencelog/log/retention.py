@@ -1,7 +1,8 @@
 """Which segments the topic's retention deletes, and when the active one must be rolled.
 
 Whole segments are deleted, oldest first, never above HW (D4). The active segment is never deleted:
-if its records are due it is rolled first, so that an idle partition keeps nothing for longer.
+if its records are due it is rolled first, so that an idle partition keeps nothing for longer. A
+seal stays: once all below it is due, the log begins with it.
 """
 
 from fencelog.log.config import LogConfig
@@ -30,7 +31,7 @@ def retained_from(
             break
         size -= segment.size
         start = max(start, segment.next_offset)
-    return start
+    return start if state.sealed_at is None else min(start, state.sealed_at)
 
 
 def _is_old(segment: Segment, config: LogConfig, now_ms: int) -> bool:

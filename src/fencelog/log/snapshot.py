@@ -3,8 +3,9 @@
 Kafka's part (version 1) has the last batch of each producer only. With it alone, a retry of an
 earlier batch in flight would be refused as out of order after a restart, which is fatal to some
 clients. So Kafka's entries are followed by the rest of each window, the sequence that must come
-next, and the highest producer id ever seen; and, where there are any, by the owners. Kafka's tools
-check the CRC over the whole file and stop reading after the number of entries that it gives.
+next, and the highest producer id ever seen; and, where there are any, by the owners and the seal.
+Kafka's tools check the CRC over the whole file and stop reading after the number of entries that it
+gives; a reader that knows no seals stops after the owners.
 """
 
 from struct import Struct
@@ -38,6 +39,8 @@ _BATCH = Struct(">iiqqq")
 _OWNERS_MAGIC = b"FLo1"
 _OWNERS = Struct(">4si")
 _OWNER = Struct(">qi")  # where its newest record is, bytes of that batch, which follows
+_SEAL_MAGIC = b"FLs1"
+_SEAL = Struct(">4sq")
 
 
 class Snapshot(NamedTuple):
@@ -46,11 +49,12 @@ class Snapshot(NamedTuple):
     producers: Producers
     highest_producer_id: ProducerId
     owners: tuple[StoredOwner, ...] = ()
+    sealed_at: Offset | None = None
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Return the content of a ``.snapshot`` file."""
-    producers, highest_producer_id, owners = snapshot
+    producers, highest_producer_id, owners, sealed_at = snapshot
     parts = [_COUNT.pack(len(producers))]
     parts += [_entry(producer_id, state) for producer_id, state in producers.items()]
     parts.append(_TRAILER.pack(_TRAILER_MAGIC, highest_producer_id))
@@ -62,6 +66,8 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         for owner in owners:
             parts.append(_OWNER.pack(owner.newest, owner.size))
             parts.append(bytes(ownership_batch(owner.record(), 0)))
+    if sealed_at is not None:
+        parts.append(_SEAL.pack(_SEAL_MAGIC, sealed_at))
     body = b"".join(parts)
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 
@@ -97,13 +103,15 @@ def decode_snapshot(data: bytes) -> Snapshot:
         producers, position = _decode_entries(data, _HEAD.size)
         highest = max(producers, default=NO_PRODUCER_ID)
         owners: tuple[StoredOwner, ...] = ()
+        sealed_at = None
         if data[position : position + len(_TRAILER_MAGIC)] == _TRAILER_MAGIC:
             _, highest = _TRAILER.unpack_from(data, position)
             position = _decode_windows(data, position + _TRAILER.size, producers)
-            owners = _decode_owners(data, position)
+            owners, position = _decode_owners(data, position)
+            sealed_at = _decode_seal(data, position)
     except struct_error:
         raise CorruptionError(f"producer snapshot of {len(data)} bytes is truncated") from None
-    return Snapshot(producers, ProducerId(highest), owners)
+    return Snapshot(producers, ProducerId(highest), owners, sealed_at)
 
 
 def _decode_entries(data: bytes, position: int) -> tuple[Producers, int]:
@@ -156,9 +164,9 @@ def _decode_windows(data: bytes, position: int, producers: Producers) -> int:
     return position
 
 
-def _decode_owners(data: bytes, position: int) -> tuple[StoredOwner, ...]:
+def _decode_owners(data: bytes, position: int) -> tuple[tuple[StoredOwner, ...], int]:
     if data[position : position + len(_OWNERS_MAGIC)] != _OWNERS_MAGIC:
-        return ()
+        return (), position
     _, count = _OWNERS.unpack_from(data, position)
     position += _OWNERS.size
     owners = []
@@ -170,4 +178,11 @@ def _decode_owners(data: bytes, position: int) -> tuple[StoredOwner, ...]:
             raise CorruptionError("the snapshot has a damaged ownership record")
         owners.append(StoredOwner(Owner(*record[:-1]), record.offset, Offset(newest), size))
         position += size
-    return tuple(owners)
+    return tuple(owners), position
+
+
+def _decode_seal(data: bytes, position: int) -> Offset | None:
+    if data[position : position + len(_SEAL_MAGIC)] != _SEAL_MAGIC:
+        return None
+    _, offset = _SEAL.unpack_from(data, position)
+    return Offset(offset)

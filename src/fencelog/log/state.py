@@ -33,13 +33,13 @@ from fencelog.types import (
     TimestampMs,
 )
 from fencelog.wire.batch import CONTROL, LENGTH_END, TRANSACTIONAL, BatchHeader
-from fencelog.wire.control import Marker, OwnershipRecord
+from fencelog.wire.control import Control, Marker, OwnershipRecord, Seal
 
 _base_offset = attrgetter("base_offset")
 
 
 class LogState:
-    """Segments, leader epochs, producers, transactions and owners up to the log's end."""
+    """Segments, leader epochs, producers, transactions, owners and the seal up to the log's end."""
 
     __slots__ = (
         "active",
@@ -50,6 +50,7 @@ class LogState:
         "log_start",
         "owners",
         "producers",
+        "sealed_at",
         "segments",
         "transactions",
         "was_compacted",
@@ -71,6 +72,8 @@ class LogState:
         self.highest_producer_id = NO_PRODUCER_ID
         self.transactions = Transactions()
         self.owners = Owners()
+        self.sealed_at: Offset | None = None
+        """Where the seal is, None without one (R2); the log start never passes it."""
 
     def add_segment(self, segment: Segment) -> None:
         """Make this the active segment; it begins where the log ends."""
@@ -121,7 +124,7 @@ class LogState:
         base_offset: Offset,
         leader_epoch: LeaderEpoch,
         max_timestamp: TimestampMs,
-        control: Marker | OwnershipRecord | None,
+        control: Control | None,
     ) -> None:
         """Apply a batch that is in the log at ``base_offset``: the only change of state.
 
@@ -143,8 +146,8 @@ class LogState:
         )
         self.log_end = Offset(last_offset + 1)
         if producer_id < 0:
-            if isinstance(control, OwnershipRecord):
-                self.owners.replay(control, base_offset, LENGTH_END + header.length)
+            if control is not None:
+                self._replay_control(control, base_offset, LENGTH_END + header.length)
             return
         self.highest_producer_id = max(self.highest_producer_id, producer_id)
         if header.attributes & CONTROL:
@@ -174,6 +177,12 @@ class LogState:
             state.open_offset = base_offset
             self.transactions.begin(producer_id, base_offset)
 
+    def _replay_control(self, control: Control, base_offset: Offset, size: int) -> None:
+        if isinstance(control, OwnershipRecord):
+            self.owners.replay(control, base_offset, size)
+        elif isinstance(control, Seal) and self.sealed_at is None:
+            self.sealed_at = base_offset
+
     def _end_transaction(
         self, producer_id: ProducerId, epoch: ProducerEpoch, offset: Offset, marker: Marker
     ) -> None:
@@ -194,13 +203,14 @@ class LogState:
 
     def snapshot(self) -> Snapshot:
         """Return what a snapshot of the log's end has."""
-        return Snapshot(self.producers, self.highest_producer_id, tuple(self.owners))
+        owners = tuple(self.owners)
+        return Snapshot(self.producers, self.highest_producer_id, owners, self.sealed_at)
 
     def snapshot_before(self, first: Offset) -> Snapshot:
         """Return what the batches from ``first`` on do not say (E4): replay them after it.
 
         ``first`` is the log start, or where the batch begins that holds it. Every ownership record
-        that counts is among those batches (D4).
+        that counts is among those batches (D4), and the seal, which the log start never passes.
         """
         before = {each: state.before(first) for each, state in self.producers.items()}
         return Snapshot(Producers(before), self.highest_producer_id)
@@ -222,10 +232,10 @@ class LogState:
         ]
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Load a snapshot: producers with their open transactions, and owners."""
+        """Load a snapshot: producers with their open transactions, owners, and the seal."""
         self.producers = producers = snapshot.producers
         self.highest_producer_id = max(self.highest_producer_id, snapshot.highest_producer_id)
-        self.owners = Owners(snapshot.owners)
+        self.owners, self.sealed_at = Owners(snapshot.owners), snapshot.sealed_at
         open_transactions = sorted(
             (state.open_offset, producer_id)
             for producer_id, state in producers.items()

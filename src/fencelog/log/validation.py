@@ -2,6 +2,7 @@
 
 from fencelog.errors import ErrorCode
 from fencelog.log.config import LogConfig
+from fencelog.log.leader_epochs import NO_EPOCH
 from fencelog.log.producers import (
     UNKNOWN_SEQUENCE,
     ProducerState,
@@ -9,6 +10,7 @@ from fencelog.log.producers import (
     last_sequence,
     validate_sequence,
 )
+from fencelog.log.state import LogState
 from fencelog.log.values import Duplicate, MarkerToWrite, Rejected
 from fencelog.log.verification import Guards, VerificationGuard
 from fencelog.types import Offset
@@ -20,6 +22,7 @@ from fencelog.wire.batch import (
     BatchHeader,
 )
 from fencelog.wire.control import marker_batch
+from fencelog.wire.hot.append_tags import Revision
 
 _PROBLEMS = {
     ErrorCode.INVALID_PRODUCER_EPOCH: "is fenced by a newer epoch",
@@ -94,6 +97,56 @@ def validate_producer(
             f"producer {producer_id}: no open transaction of epoch {epoch} is verified",
         )
     return None
+
+
+def validate_condition(state: LogState, condition: Revision) -> Rejected | None:
+    """Check that nothing was appended since the sender has read the log (R4); None: append it.
+
+    A log's revision is the leader epoch of its last batch, whatever it holds, and its end: the
+    header of the last batch that a reader was given tells it both. In a log from which all was
+    deleted no header does, so -1 stands for its last epoch there, as in one that was never written.
+    """
+    epoch, end = state.epochs.latest, state.log_end
+    known = condition.leader_epoch == epoch or (
+        condition.leader_epoch == NO_EPOCH and state.log_start == end
+    )
+    if known and condition.offset == end:
+        return None
+    return Rejected(
+        ErrorCode.STALE_REVISION,
+        f"the sender has read up to offset {condition.offset} of leader epoch "
+        f"{condition.leader_epoch}, but the log ends at offset {end} of leader epoch {epoch}: "
+        "read on, and decide again",
+    )
+
+
+def validate_sealed(state: LogState, header: BatchHeader) -> Duplicate | Rejected | None:
+    """Check a batch for a sealed log: a duplicate (E4), fenced (E2), or None.
+
+    Then it is one for the segment's successors (R2).
+    """
+    if header.producer_id < 0:
+        return None
+    sequence = header.base_sequence
+    last = last_sequence(sequence, header.last_offset_delta)
+    producer = state.producers.get(header.producer_id)
+    found = validate_sequence(producer, header.producer_epoch, sequence, last)
+    if isinstance(found, StoredBatch):
+        return Duplicate(found.base_offset, Offset(found.last_offset + 1))
+    if found is ErrorCode.INVALID_PRODUCER_EPOCH:
+        return _rejected(found, header, producer)
+    return None
+
+
+def refused_as_sealed(sealed_at: Offset | None) -> Rejected | None:
+    """Return why a log with a seal stores no batch of a producer (R2); None without one."""
+    if sealed_at is None:
+        return None
+    return Rejected(
+        ErrorCode.SEGMENT_SEALED,
+        f"the segment was sealed at offset {sealed_at}: what it does not have belongs to its "
+        "successors",
+    )
 
 
 def _rejected(error: ErrorCode, header: BatchHeader, state: ProducerState | None) -> Rejected:

@@ -14,6 +14,7 @@ from fencelog.settings.kinds import (
     Whole,
 )
 from fencelog.settings.setting import topic, topic_ms
+from fencelog.settings.stream_table import STREAM_SETTINGS
 
 _MS = Whole(0, INT64_MAX, "ms")
 _MS_FROM_1 = Whole(1, INT64_MAX, "ms")
@@ -288,5 +289,6 @@ TOPIC_SETTINGS = (
         "a partition has one copy, and nothing to elect",
         effect="none",
     ),
+    *STREAM_SETTINGS,
 )
 """What a topic may set for itself; most have a default in the broker."""

@@ -14,7 +14,7 @@ from fencelog.errors import CorruptionError, WireError
 from fencelog.log import layout
 from fencelog.types import NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
-from fencelog.wire.control import Marker, OwnershipRecord, read_control
+from fencelog.wire.control import Control, Marker, OwnershipRecord, read_control
 from fencelog.wire.records import read_records
 from fencelog_sim.monitors.compacted import Batch, Swap, SwapChecker
 from fencelog_sim.monitors.coordinator_model import Coordinators, Place
@@ -446,7 +446,7 @@ def _batch(
 ) -> Batch:
     """The batch at the beginning of ``data``."""
     data = data[: header.size]
-    control: Marker | OwnershipRecord | None = None
+    control: Control | None = None
     records: tuple[tuple[int, LogRecord], ...] = ()
     if header.is_control:
         control = read_control(data)

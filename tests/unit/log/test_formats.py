@@ -247,7 +247,7 @@ def test_the_snapshot_keeps_whole_windows_and_what_comes_next() -> None:  # E4
         partition.produce(7, 0, sequence)
     partition.mark(abort(9, epoch=3))
     partition.produce_in_transaction(10)
-    producers, highest, _ = decode_snapshot(snapshot_of(partition.log))
+    producers, highest, *_ = decode_snapshot(snapshot_of(partition.log))
     assert producers == dict(partition.log._state.producers)
     assert highest == 10
     assert len(producers[7].batches) == 5
@@ -259,7 +259,7 @@ def test_a_snapshot_of_kafka_itself_is_read() -> None:
         partition.produce(7, 0, sequence * 2, 2)
     data = snapshot_of(partition.log)[: 10 + 46]
     data = struct.pack(">hI", 1, crc32c(data[6:])) + data[6:]
-    producers, highest, _ = decode_snapshot(data)
+    producers, highest, *_ = decode_snapshot(data)
     assert highest == 7
     assert producers[7].next_sequence == 6
     assert [tuple(batch)[:4] for batch in producers[7].batches] == [(4, 5, 4, 5)]
@@ -267,7 +267,7 @@ def test_a_snapshot_of_kafka_itself_is_read() -> None:
 
 def test_the_first_sequence_in_a_snapshot_of_kafka_is_known() -> None:  # E4
     body = struct.pack(">iqhiqiqiq", 1, 0, 2, 0, 5, 0, 99, -1, -1)
-    producers, highest, _ = decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
+    producers, highest, *_ = decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
     assert list(producers[0].batches) == [(0, 0, 5, 5, 99)]
     assert (producers[0].next_sequence, highest) == (1, 0)
 

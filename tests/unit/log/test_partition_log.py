@@ -177,11 +177,11 @@ def test_sealing_hands_out_the_last_index_entry_once() -> None:
     partition = Driver()
     partition.produce(timestamp=NOW_MS)
     partition.flush()
-    partition.log.seal()
+    partition.log.complete_indexes()
     (write,) = partition.log.take_unflushed()
     assert (write.buffers, write.position, write.end_offset) == ([], 81, 1)
     assert TimeIndex.decode(write.time_index).last() == (NOW_MS, 0)
-    partition.log.seal()
+    partition.log.complete_indexes()
     assert partition.log.take_unflushed() == []
 
 

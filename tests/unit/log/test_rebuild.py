@@ -98,7 +98,7 @@ def test_snapshots_at_a_roll_hold_what_came_before() -> None:  # E15
 
 def test_after_a_clean_stop_side_files_and_snapshot_are_enough() -> None:
     partition = lived_in()
-    partition.log.seal()
+    partition.log.complete_indexes()
     partition.flush()
     builder = LogBuilder(partition.config)
     builder.restore_leader_epochs(partition.log._state.epochs.entries)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fencelog.broker.config import BrokerConfig
+from fencelog.coordination.streams.settings import StreamSettings
 from fencelog.log.config import LogConfig
 from fencelog.settings.fields import bound
 from fencelog.settings.kafka_names import CHECKED, LISTENER_KEYS, NO_EFFECT, REMOVED
@@ -34,8 +35,13 @@ def test_a_default_is_a_value_under_each_of_its_names(setting: Setting) -> None:
 
 
 def test_every_setting_that_is_used_has_a_field_and_no_field_is_without_one() -> None:
-    fields = {each.setting.key for config in (LogConfig, BrokerConfig) for each in bound(config)}
-    assert fields == {s.key for s in SETTINGS if s.effect == "sets"} - ADDRESSES
+    configs = (LogConfig, StreamSettings, BrokerConfig)
+    fields = {_name(each.setting) for config in configs for each in bound(config)}
+    assert fields == {_name(s) for s in SETTINGS if s.effect == "sets"} - ADDRESSES
+
+
+def _name(setting: Setting) -> str:
+    return setting.key or setting.topic_key
 
 
 def test_without_a_word_the_broker_listens_where_the_table_says() -> None:

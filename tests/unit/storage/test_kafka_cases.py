@@ -29,7 +29,7 @@ def test_a_newest_segment_that_is_empty_is_written_to(is_clean: bool) -> None:
     async def scenario() -> None:
         world = await segments(3)
         world.log._appender.roll(0, NOW_MS, NOW_MS)
-        world.log.seal()
+        world.log.complete_indexes()
         await world.flush()
         checksum = await world.stop() if is_clean else None
         again = await World.recover(world.disk, recovery_point=3, clean=checksum)

@@ -25,6 +25,7 @@ from fencelog.settings.kinds import INT32_MAX, ConfigType, Text, Whole
 from fencelog.settings.names import is_known, unknown_broker_key
 from fencelog.settings.setting import Setting
 from fencelog.settings.setting import broker as broker_setting
+from fencelog.settings.stream_table import STREAM_KEYS
 from fencelog.settings.table import (
     BROKER_KEYS,
     BROKER_SETTINGS,
@@ -158,6 +159,7 @@ def _of_topic(broker: Broker, name: str) -> list[Described]:
     return [
         Described(each.topic_key, each, broker.settings.values(each.topic_key, topic.settings))
         for each in TOPIC_SETTINGS
+        if topic.stream is not None or each.topic_key not in STREAM_KEYS
     ]
 
 
@@ -331,7 +333,7 @@ async def _change_topic(
         )
 
     if dry:
-        broker.controller.valid(change(topic.settings))
+        broker.controller.valid(change(topic.settings), is_stream=topic.stream is not None)
     else:
         await broker.controller.configure_topic(name, change)
 

@@ -10,6 +10,7 @@ from fencelog.broker.handlers.ownership import ENTRY_BYTES, PAGE_MAX
 from fencelog.wire.messages.describe_configs import DescribeConfigsRequest
 from fencelog.wire.messages.describe_groups import DescribeGroupsRequest
 from fencelog.wire.messages.describe_ownership import DescribeOwnershipRequest
+from fencelog.wire.messages.describe_streams import DescribeStreamsRequest
 from fencelog.wire.messages.list_offsets import ListOffsetsRequest
 from fencelog.wire.messages.metadata import MetadataRequest
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest
@@ -36,6 +37,16 @@ def of_configs(broker: Broker, message: DescribeConfigsRequest) -> int:
     """Return the bytes for the settings of each resource."""
     del broker
     return len(message.resources) * CONFIGS_BYTES
+
+
+def of_streams(broker: Broker, message: DescribeStreamsRequest) -> int:
+    """Return the bytes for all streams, or for those that are named."""
+    if message.names is None:
+        topics = [each for each in broker.catalog.topics() if each.stream is not None]
+    else:
+        topics = [each for name in set(message.names) if (each := broker.catalog.get(name))]
+    segments = sum(topic.partitions for topic in topics if topic.stream is not None)
+    return max(len(topics), len(message.names or ())) * TOPIC_BYTES + segments * PARTITION_BYTES
 
 
 def of_groups(broker: Broker, message: DescribeGroupsRequest) -> int:

@@ -17,6 +17,7 @@ from fencelog.broker.handlers import (
     ownership,
     response_sizes,
     security,
+    streams,
     topic_partitions,
     topics,
     transaction_admin,
@@ -37,6 +38,7 @@ from fencelog.wire.messages.attach_owner import AttachOwnerRequest
 from fencelog.wire.messages.commit_transaction import CommitTransactionRequest
 from fencelog.wire.messages.create_acls import CreateAclsRequest
 from fencelog.wire.messages.create_partitions import CreatePartitionsRequest
+from fencelog.wire.messages.create_stream import CreateStreamRequest
 from fencelog.wire.messages.create_topics import CreateTopicsRequest
 from fencelog.wire.messages.delete_acls import DeleteAclsRequest
 from fencelog.wire.messages.delete_groups import DeleteGroupsRequest
@@ -51,6 +53,7 @@ from fencelog.wire.messages.describe_groups import DescribeGroupsRequest
 from fencelog.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from fencelog.wire.messages.describe_ownership import DescribeOwnershipRequest
 from fencelog.wire.messages.describe_producers import DescribeProducersRequest
+from fencelog.wire.messages.describe_streams import DescribeStreamsRequest
 from fencelog.wire.messages.describe_transactions import DescribeTransactionsRequest
 from fencelog.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
@@ -78,6 +81,7 @@ from fencelog.wire.messages.own import OwnRequest
 from fencelog.wire.messages.release_ownership import ReleaseOwnershipRequest
 from fencelog.wire.messages.renew_ownership import RenewOwnershipRequest
 from fencelog.wire.messages.renew_transaction import RenewTransactionRequest
+from fencelog.wire.messages.resize_stream import ResizeStreamRequest
 from fencelog.wire.messages.sync_group import SyncGroupRequest
 from fencelog.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from fencelog.wire.messages.watch_ownership import WatchOwnershipRequest
@@ -92,6 +96,7 @@ def handlers() -> dict[ApiKey, RawHandler]:
         *_raw(),
         *_of_groups(),
         *_of_topics(),
+        *_of_streams(),
         *_of_transactions(),
         *_of_ownership(),
         *_of_tools(),
@@ -150,6 +155,14 @@ def _of_topics() -> list[tuple[ApiKey, RawHandler]]:
         _on(CreatePartitionsRequest, topic_partitions.create_partitions),
         _on(ListOffsetsRequest, list_offsets.list_offsets, response_sizes.of_list_offsets),
         _on(OffsetForLeaderEpochRequest, list_offsets.offset_for_leader_epoch),
+    ]
+
+
+def _of_streams() -> list[tuple[ApiKey, RawHandler]]:
+    return [
+        _on(CreateStreamRequest, streams.create_stream),
+        _on(DescribeStreamsRequest, streams.describe_streams, response_sizes.of_streams),
+        _on(ResizeStreamRequest, streams.resize_stream),
     ]
 
 

@@ -10,6 +10,7 @@ from fencelog.broker.metadata.controller import NewTopic
 from fencelog.broker.network.connection import Request
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.settings.stream_table import STREAM_KEYS
 from fencelog.settings.table import TOPIC_KEYS
 from fencelog.types import NO_TOPIC_ID, NodeId, TopicId
 from fencelog.wire.messages.create_topics import (
@@ -40,12 +41,10 @@ async def create_topics(
         failed: dict[str, RequestError] = {}
         for requested in part:
             try:
-                _check_name(requested.name, times=names[requested.name])
+                check_name(requested.name, times=names[requested.name])
                 valid[requested.name] = _new_topic(broker, requested)
                 if message.validate_only:
-                    broker.controller.check_new_topic(
-                        requested.name, valid[requested.name].settings
-                    )
+                    broker.controller.check_new_topic(valid[requested.name])
             except RequestError as error:
                 failed[requested.name] = error
         if message.validate_only:
@@ -70,7 +69,8 @@ def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
         yield items[start : start + ITEMS_PER_SLICE]
 
 
-def _check_name(name: str, *, times: int) -> None:
+def check_name(name: str, *, times: int) -> None:
+    """Check that clients may create a topic of this name. Raises RequestError."""
     if times > 1:
         raise RequestError(ErrorCode.INVALID_REQUEST, f"topic {name} is named more than once")
     problem = name_problem(name)
@@ -109,15 +109,19 @@ def _partition_count(broker: Broker, requested: CreatableTopic) -> int:
     return requested.num_partitions
 
 
-def _new_topic(broker: Broker, requested: CreatableTopic) -> NewTopic:
-    factor = requested.replication_factor
-    is_single = broker.placement is None
-    if is_single and factor not in (-1, 1) and not requested.assignments:
+def check_factor(broker: Broker, name: str, factor: int) -> None:
+    """Check the replication factor; in a cluster placing does it. Raises RequestError."""
+    if broker.placement is None and factor not in (-1, 1):
         raise RequestError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"topic {requested.name}: the replication factor must be 1, not "
-            f"{factor}: there is one broker",
+            f"topic {name}: the replication factor must be 1, not {factor}: there is one broker",
         )
+
+
+def _new_topic(broker: Broker, requested: CreatableTopic) -> NewTopic:
+    factor = requested.replication_factor
+    if not requested.assignments:
+        check_factor(broker, requested.name, factor)
     assignment = _assignment(broker, requested)
     count = _partition_count(broker, requested)
     return NewTopic(requested.name, count, _settings(requested), factor, assignment)
@@ -154,7 +158,7 @@ def _created(broker: Broker, topic: NewTopic, topic_id: TopicId) -> CreatableTop
         replication_factor=_replication_factor(broker, topic, topic_id),
         configs=[
             CreatableTopicConfigs(name=key, value=value.text, config_source=value.source)
-            for key in TOPIC_KEYS
+            for key in TOPIC_KEYS.keys() - STREAM_KEYS
             for value in broker.settings.values(key, topic.settings)[:1]
         ],
     )

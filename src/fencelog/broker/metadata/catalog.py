@@ -8,11 +8,12 @@ are durable and before they serve: a start that does not find such a partition h
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from fencelog.errors import StorageError
+from fencelog.coordination.streams.model import Stream
+from fencelog.errors import CorruptionError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.ports import MetadataStore, MetadataWrite
 from fencelog.types import TopicId, TopicPartition
@@ -54,6 +55,13 @@ class Topic:
     """The topic's own settings, by Kafka's topic configuration names."""
     created: frozenset[int] = frozenset()
     """The partitions whose files were created, durably."""
+    stream: Stream | None = None
+    """The segments, one for each partition, if the topic is a stream (R1)."""
+
+    def __post_init__(self) -> None:
+        """Check what the two counts have in common."""
+        if self.stream is not None:
+            assert len(self.stream.segments) == self.partitions, self.name
 
     @property
     def partition_names(self) -> list[TopicPartition]:
@@ -66,25 +74,40 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
     def log_config(self, defaults: Mapping[str, str]) -> LogConfig:
-        """Return the topic's settings over the broker's defaults. Raises InvalidConfigError."""
-        return LogConfig.from_topic_config({**defaults, **self.settings})
+        """Return the topic's settings over the broker's defaults. Raises InvalidConfigError.
+
+        A stream is never compacted, whatever default the broker was started with: what is newest of
+        a key may be in another segment.
+        """
+        config = LogConfig.from_topic_config({**defaults, **self.settings})
+        if self.stream is not None and "compact" in config.cleanup_policy:
+            return replace(config, cleanup_policy=frozenset({"delete"}))
+        return config
 
     def encode(self) -> bytes:
         """Return the stored form."""
-        return json.dumps(
-            {
-                "id": self.topic_id.hex(),
-                "partitions": self.partitions,
-                "settings": dict(self.settings),
-                "created": _ranges(self.created),
-            },
-            sort_keys=True,
-        ).encode()
+        fields: dict[str, object] = {
+            "id": self.topic_id.hex(),
+            "partitions": self.partitions,
+            "settings": dict(self.settings),
+            "created": _ranges(self.created),
+        }
+        if self.stream is not None:
+            fields["stream"] = self.stream.stored()
+        return json.dumps(fields, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, name: str, value: bytes) -> "Topic":
-        """Return the topic of a stored form."""
+        """Return the topic of a stored form. Raises CorruptionError for segments that are none."""
         fields = json.loads(value)
+        stream = None
+        if (segments := fields.get("stream")) is not None:
+            stream = Stream.of_stored(name, segments)
+            if len(stream.segments) != fields["partitions"]:
+                count = fields["partitions"]
+                raise CorruptionError(
+                    f"topic {name}: {count} partitions and {len(stream.segments)} segments"
+                )
         created = (range(first, last + 1) for first, last in fields.get("created", ()))
         return cls(
             name=name,
@@ -92,6 +115,7 @@ class Topic:
             partitions=fields["partitions"],
             settings=fields["settings"],
             created=frozenset(chain.from_iterable(created)),
+            stream=stream,
         )
 
 
@@ -123,6 +147,8 @@ class Catalog:
         """The number of partitions of all topics."""
         self.generation = 0
         """Grows with every change; what was derived from an older generation is stale."""
+        self.stream_changed: Callable[[TopicId], None] = lambda topic_id: None
+        """A stream was made, changed or deleted, in this step; it must not raise."""
 
     async def load(self) -> dict[TopicId, str]:
         """Read all topics; return the deleted ones, by id, whose files may still be here."""
@@ -242,6 +268,8 @@ class Catalog:
         self.partition_total -= self._topics.pop(topic.name).partitions
         self._names.pop(topic.topic_id, None)
         self._folded.pop(folded(topic.name), None)
+        if topic.stream is not None:
+            self.stream_changed(topic.topic_id)
 
     def _put(self, topic: Topic) -> None:
         before = self._topics.get(topic.name)
@@ -250,3 +278,5 @@ class Catalog:
         self._names[topic.topic_id] = topic.name
         self._folded[folded(topic.name)] = topic.name
         self.generation += 1
+        if topic.stream is not None:
+            self.stream_changed(topic.topic_id)

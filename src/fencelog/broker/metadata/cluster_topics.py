@@ -6,7 +6,7 @@ removing partitions follows from that, on every broker alike.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from fencelog.broker.metadata.cluster_state import (
     StoredTopic,
     encoded_deletion,
 )
-from fencelog.broker.metadata.controller import INTERNAL_SETTINGS, Change, NewTopic
+from fencelog.broker.metadata.controller import INTERNAL_SETTINGS, Change, NewTopic, TopicChange
 from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_in_parts, commit_known
 from fencelog.broker.metadata.settings import SETTINGS_PREFIX, Settings, encoded_settings
 from fencelog.broker.metadata.topic_rules import (
@@ -107,10 +107,10 @@ class ClusterTopics:
 
     # -- new topics ----------------------------------------------------------------------------
 
-    def check_new_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        """Check that a topic may be created with these settings. Raises RequestError."""
-        check_name_free(self._catalog, name)
-        self.valid(settings)
+    def check_new_topic(self, new: NewTopic) -> None:
+        """Check that a topic may be created with its settings. Raises RequestError."""
+        check_name_free(self._catalog, new.name)
+        self.valid(new.settings, is_stream=new.stream is not None)
 
     async def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> Topic:
         """Create a topic. Raises RequestError."""
@@ -157,7 +157,7 @@ class ClusterTopics:
                     partitions + each.partitions,
                     self._config.partitions_max,
                 )
-                self.check_new_topic(each.name, each.settings)
+                self.check_new_topic(each)
                 check_no_collision(each.name, names.get(folded(each.name)))
                 states = self._placed(each, existing)
             except RequestError as error:
@@ -171,6 +171,7 @@ class ClusterTopics:
                 topic_id=TopicId(self._random.bytes(16)),
                 partitions=len(states),
                 settings=each.settings,
+                stream=each.stream,
             )
             planned[each.name] = _Planned(topic, states)
         return planned
@@ -260,15 +261,31 @@ class ClusterTopics:
         ``assignment``: the replicas of each new partition, if the request names them.
         """
 
+        def added(stored: Topic) -> Topic:
+            self.check_partition_count(stored, count)
+            return replace(stored, partitions=count)
+
+        await self.change_topic(topic.name, added, assignment)
+
+    async def change_topic(
+        self, name: str, change: TopicChange, assignment: Sequence[Sequence[NodeId]] = ()
+    ) -> Topic:
+        """Store what ``change`` makes of a topic, with the partitions that it adds, in one step.
+
+        ``change`` is called with what is stored, again after a conflict. Raises RequestError.
+        """
+        changed: list[Topic] = []
+
         def writes(stored: StoredTopic) -> list[MetadataWrite]:
-            self.check_partition_count(stored.topic, count)
-            states = self._more(stored.topic, count, assignment)
-            keys = [
-                PartitionKey(topic.topic_id, index).text
-                for index in range(stored.topic.partitions, count)
-            ]
+            topic = change(stored.topic)
+            changed[:] = [topic]
+            if topic is stored.topic:
+                return []
+            added = range(stored.topic.partitions, topic.partitions)
+            states = self._more(stored.topic, topic.partitions, assignment) if added else []
+            keys = [PartitionKey(topic.topic_id, index).text for index in added]
             return [
-                _topic_write(stored, partitions=count),
+                _topic_write(stored, topic),
                 # An attempt that did not get as far as the topic may have left some.
                 *(
                     MetadataWrite(key, state.encode(), self._state.versions.get(key, 0))
@@ -276,13 +293,21 @@ class ClusterTopics:
                 ),
             ]
 
-        async def run() -> None:
-            await self._change_topic(topic.name, writes)
-            changed = self._catalog.by_id(topic.topic_id)
-            if changed is not None:
-                await self.opened(changed)
+        async def run() -> Topic:
+            before = existing_topic(self._catalog, name).partitions
+            await self._change_topic(name, writes)
+            (topic,) = changed
+            seen = self._catalog.by_id(topic.topic_id)
+            if seen is not None and topic.partitions > before:
+                await self.opened(seen)
+            return topic
 
-        await self._changes.run(run)
+        return await self._changes.run(run)
+
+    async def open_partitions(self, topic_id: TopicId, indexes: Collection[int]) -> bool:
+        """Return True: each broker opens what it holds as it sees the metadata."""
+        del topic_id, indexes
+        return True
 
     def _more(
         self, topic: Topic, count: int, assignment: Sequence[Sequence[NodeId]]
@@ -366,20 +391,23 @@ class ClusterTopics:
     # -- settings ------------------------------------------------------------------------------
 
     def valid(
-        self, settings: Mapping[str, str], defaults: Mapping[str, str] | None = None
+        self,
+        settings: Mapping[str, str],
+        defaults: Mapping[str, str] | None = None,
+        *,
+        is_stream: bool = False,
     ) -> LogConfig:
         """Return the log config of these topic settings over the defaults. Raises RequestError."""
-        return valid_config(
-            settings, self._settings.topic_defaults if defaults is None else defaults
-        )
+        defaults = self._settings.topic_defaults if defaults is None else defaults
+        return valid_config(settings, defaults, is_stream=is_stream)
 
     async def configure_topic(self, name: str, change: Change) -> None:
         """Apply ``change`` to a topic's settings. Raises RequestError; nothing is stored then."""
 
         def writes(stored: StoredTopic) -> list[MetadataWrite]:
             settings = change(stored.topic.settings)
-            self.valid(settings)
-            return [_topic_write(stored, settings=settings)]
+            self.valid(settings, is_stream=stored.topic.stream is not None)
+            return [_topic_write(stored, replace(stored.topic, settings=settings))]
 
         await self._changes.run(lambda: self._change_topic(name, writes))
 
@@ -391,7 +419,7 @@ class ClusterTopics:
             settings = change(self._settings.changed(scope))
             defaults = self._settings.topic_defaults_with(scope, settings)
             for topic in self._catalog.topics():
-                self.valid(topic.settings, defaults)
+                self.valid(topic.settings, defaults, is_stream=topic.stream is not None)
             self.valid({}, defaults)
             version = self._state.versions.get(key, 0)
             write = MetadataWrite(key, encoded_settings(settings), version)
@@ -408,7 +436,8 @@ class ClusterTopics:
 
         async def attempt() -> bool:
             existing_topic(self._catalog, name)
-            return await commit_in_parts(self._store, writes(self._state.topics[name]))
+            found = writes(self._state.topics[name])
+            return not found or await commit_in_parts(self._store, found)
 
         await self._until_stored(TOPIC_PREFIX + name, attempt)
 
@@ -459,17 +488,7 @@ def _writes(planned: _Planned) -> list[MetadataWrite]:
     ]
 
 
-def _topic_write(
-    stored: StoredTopic,
-    *,
-    partitions: int | None = None,
-    settings: Mapping[str, str] | None = None,
-) -> MetadataWrite:
-    topic = stored.topic
-    if partitions is not None:
-        topic = replace(topic, partitions=partitions)
-    if settings is not None:
-        topic = replace(topic, settings=settings)
+def _topic_write(stored: StoredTopic, topic: Topic) -> MetadataWrite:
     return MetadataWrite(TOPIC_PREFIX + topic.name, topic.encode(), stored.version)
 
 

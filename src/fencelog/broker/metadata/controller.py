@@ -30,7 +30,8 @@ from fencelog.broker.metadata.topic_rules import (
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.opening import Replica
 from fencelog.broker.partitions.partition import Partition
-from fencelog.errors import ErrorCode, NotLeaderError, RequestError
+from fencelog.coordination.streams.model import Stream
+from fencelog.errors import ErrorCode, NotLeaderError, RequestError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.ports import Random
 from fencelog.types import NodeId, TopicId, TopicPartition
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 
 Change = Callable[[Mapping[str, str]], dict[str, str]]
 """Maps the current settings to the new ones; raises RequestError."""
+TopicChange = Callable[[Topic], Topic]
+"""Maps a topic to what it shall be, the same one for no change; raises RequestError."""
 INTERNAL_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 """Small enough segments that a coordinator's log is compacted long before it is slow to load."""
 
@@ -53,6 +56,8 @@ class NewTopic(NamedTuple):
     """-1: the broker's default. Of a cluster only, and so is the next."""
     assignment: Sequence[Sequence[NodeId]] = ()
     """The replicas of each partition, if the request names them."""
+    stream: Stream | None = None
+    """Its segments, one for each partition, if it is a stream (R1)."""
 
 
 class Controller:
@@ -128,10 +133,10 @@ class Controller:
 
     # -- topics --------------------------------------------------------------------------------
 
-    def check_new_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        """Check that a topic may be created with these settings. Raises RequestError."""
-        check_name_free(self._catalog, name)
-        self.valid(settings)
+    def check_new_topic(self, new: NewTopic) -> None:
+        """Check that a topic may be created with its settings. Raises RequestError."""
+        check_name_free(self._catalog, new.name)
+        self.valid(new.settings, is_stream=new.stream is not None)
 
     def check_partition_count(self, topic: Topic, count: int) -> None:
         """Check that a topic may get this many partitions. Raises RequestError."""
@@ -155,12 +160,13 @@ class Controller:
         results: list[Topic | RequestError] = []
         names: dict[str, str] = {}
         partitions = 0
-        for name, count, settings, *_ in requested:
+        for each in requested:
+            name, count, settings = each.name, each.partitions, each.settings
             try:
                 check_partition_total(
                     self._catalog, name, partitions + count, self._config.partitions_max
                 )
-                self.check_new_topic(name, settings)
+                self.check_new_topic(each)
                 check_no_collision(name, names.get(folded(name)))
             except RequestError as error:
                 results.append(error)
@@ -168,7 +174,15 @@ class Controller:
             names[folded(name)] = name
             partitions += count
             topic_id = TopicId(self._random.bytes(16))
-            results.append(Topic(name=name, topic_id=topic_id, partitions=count, settings=settings))
+            results.append(
+                Topic(
+                    name=name,
+                    topic_id=topic_id,
+                    partitions=count,
+                    settings=settings,
+                    stream=each.stream,
+                )
+            )
         new = [each for each in results if isinstance(each, Topic)]
         problems = await self._store_and_open(new) if new else {}
         return [
@@ -207,17 +221,19 @@ class Controller:
     ) -> dict[str, str]:
         """Create and open partitions of topics; return why some failed, by topic."""
         defaults = self._settings.topic_defaults
-        # Creating a partition of an internal topic is tried again where there was no room.
+        # Creating a partition of an internal topic is tried again where there was no room, that of
+        # a stream's segment after any failure.
         replicas = [
             Replica(
                 name,
                 topic.topic_id,
                 config,
-                exists=topic.internal and await self._logs.has_files(name),
+                exists=is_retry and await self._logs.has_files(name),
                 is_always_synced=topic.name == OWNERSHIP_TOPIC,
             )
             for topic, names in new
             for config in [topic.log_config(defaults)]
+            for is_retry in [topic.internal or topic.stream is not None]
             for name in names
         ]
         await self._logs.open(replicas, self._created)
@@ -239,7 +255,7 @@ class Controller:
         """Return the partition of an internal topic; creates topic and partition on first use."""
         assert topic_name in INTERNAL_TOPICS, topic_name
         name = TopicPartition(topic_name, index)
-        self._logs.forget_exhausted(name)
+        self._logs.forget_offline(name)
         if self._logs.get(*name) is not None or name in self._logs.offline():
             return self._logs.find(name)
         topic = self._catalog.get(topic_name)
@@ -266,19 +282,67 @@ class Controller:
         A new partition that cannot be created is offline, and is created at the next start.
         """
         del assignment
-        await self._changes.run(lambda: self._add_partitions(topic.name, count))
 
-    async def _add_partitions(self, name: str, count: int) -> None:
+        def added(stored: Topic) -> Topic:
+            self.check_partition_count(stored, count)
+            return replace(stored, partitions=count)
+
+        async def run() -> None:
+            _, problem = await self._change(topic.name, added)
+            if problem is not None:
+                raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
+
+        await self._changes.run(run)
+
+    async def change_topic(self, name: str, change: TopicChange) -> Topic:
+        """Store what ``change`` makes of a topic, in one step, and open partitions that it adds.
+
+        One that cannot be created is offline; ``open_partitions`` tries it again. Raises
+        RequestError; nothing is stored then.
+        """
+
+        async def run() -> Topic:
+            changed, problem = await self._change(name, change)
+            if problem is not None:
+                log.error("topic %s: %s", name, problem)
+            return changed
+
+        return await self._changes.run(run)
+
+    async def _change(self, name: str, change: TopicChange) -> tuple[Topic, str | None]:
+        """Store a change; return the topic, and why some of its new partitions are offline."""
         topic = existing_topic(self._catalog, name)
-        self.check_partition_count(topic, count)
-        made = [TopicPartition(name, index) for index in range(topic.partitions, count)]
-        for problem in (await self._logs.obstacles(made)).values():
+        changed = change(topic)
+        made = changed.partition_names[topic.partitions :]
+        for problem in (await self._logs.obstacles(made)).values() if made else ():
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
-        topic = replace(topic, partitions=count)
-        if not await self._catalog.change(topic):
+        if changed is not topic and not await self._catalog.change(changed):
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} was deleted")
-        for problem in (await self._open_new([(topic, made)])).values():
-            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, problem)
+        problems = await self._open_new([(changed, made)]) if made else {}
+        return changed, problems.get(name)
+
+    async def open_partitions(self, topic_id: TopicId, indexes: Collection[int]) -> bool:
+        """Open partitions that could not be created, as far as that is so; whether all are open.
+
+        False for a topic that was deleted. Raises RequestError on a disk failure.
+        """
+
+        async def run() -> bool:
+            topic = self._catalog.by_id(topic_id)
+            if topic is None:
+                return False
+            names = [
+                name
+                for name in (TopicPartition(topic.name, index) for index in indexes)
+                if self._logs.get(*name) is None
+            ]
+            if any(name.partition in topic.created for name in names):
+                return False  # it had records, perhaps: it is offline until the next start (D3)
+            for name in names:
+                self._logs.forget_offline(name, StorageError)
+            return not names or not await self._open_new([(topic, names)])
+
+        return await self._changes.run(run)
 
     async def delete_topic(self, topic: Topic) -> None:
         """Delete one topic; see ``delete_topics``."""
@@ -305,12 +369,15 @@ class Controller:
     # -- settings ------------------------------------------------------------------------------
 
     def valid(
-        self, settings: Mapping[str, str], defaults: Mapping[str, str] | None = None
+        self,
+        settings: Mapping[str, str],
+        defaults: Mapping[str, str] | None = None,
+        *,
+        is_stream: bool = False,
     ) -> LogConfig:
         """Return the log config of these topic settings over the defaults. Raises RequestError."""
-        return valid_config(
-            settings, self._settings.topic_defaults if defaults is None else defaults
-        )
+        defaults = self._settings.topic_defaults if defaults is None else defaults
+        return valid_config(settings, defaults, is_stream=is_stream)
 
     async def configure_topic(self, name: str, change: Change) -> None:
         """Apply ``change`` to a topic's settings; the new ones take effect at once.
@@ -321,7 +388,7 @@ class Controller:
         async def run() -> None:
             topic = existing_topic(self._catalog, name)
             topic = replace(topic, settings=change(topic.settings))
-            config = self.valid(topic.settings)
+            config = self.valid(topic.settings, is_stream=topic.stream is not None)
             if not await self._catalog.change(topic):
                 raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{name} was deleted")
             self._apply(topic, config)
@@ -334,7 +401,10 @@ class Controller:
         async def run() -> None:
             settings = change(self._settings.changed(scope))
             defaults = self._settings.topic_defaults_with(scope, settings)
-            configs = [(t, self.valid(t.settings, defaults)) for t in self._catalog.topics()]
+            configs = [
+                (t, self.valid(t.settings, defaults, is_stream=t.stream is not None))
+                for t in self._catalog.topics()
+            ]
             self.valid({}, defaults)
             await self._settings.change(scope, settings)
             for topic, config in configs:

@@ -1,21 +1,21 @@
 """What handlers ask to change of topics and settings, alone or in a cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from fencelog.broker.metadata.catalog import Topic
-from fencelog.broker.metadata.controller import Change, NewTopic
+from fencelog.broker.metadata.controller import Change, NewTopic, TopicChange
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import RequestError
 from fencelog.log.config import LogConfig
-from fencelog.types import NodeId
+from fencelog.types import NodeId, TopicId
 
 
 class TopicChanges(Protocol):
     """Creates, deletes and configures topics; each method raises RequestError."""
 
-    def check_new_topic(self, name: str, settings: Mapping[str, str]) -> None:
-        """Check that a topic may be created with these settings."""
+    def check_new_topic(self, new: NewTopic) -> None:
+        """Check that a topic may be created with its settings."""
 
     def check_partition_count(self, topic: Topic, count: int) -> None:
         """Check that a topic may get this many partitions."""
@@ -37,11 +37,28 @@ class TopicChanges(Protocol):
     ) -> None:
         """Raise a topic's partition count; ``assignment``: the replicas of each new one."""
 
+    async def change_topic(self, name: str, change: TopicChange) -> Topic:
+        """Store what ``change`` makes of a topic, in one step, and open partitions that it adds.
+
+        ``change`` may be called more than once, with what is stored then; it may raise
+        RequestError.
+        """
+
+    async def open_partitions(self, topic_id: TopicId, indexes: Collection[int]) -> bool:
+        """Open partitions that could not be created here; whether none of them is left so.
+
+        In a cluster each broker opens what it holds by itself.
+        """
+
     async def delete_topics(self, topics: Sequence[Topic]) -> None:
         """Delete topics."""
 
     def valid(
-        self, settings: Mapping[str, str], defaults: Mapping[str, str] | None = None
+        self,
+        settings: Mapping[str, str],
+        defaults: Mapping[str, str] | None = None,
+        *,
+        is_stream: bool = False,
     ) -> LogConfig:
         """Return the log config of these topic settings over the defaults."""
 

@@ -6,8 +6,10 @@ Each raises RequestError with the code and the text of the response.
 from collections.abc import Mapping
 
 from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Catalog, Topic
+from fencelog.coordination.streams.settings import StreamSettings
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.log.config import InvalidConfigError, LogConfig
+from fencelog.settings.stream_table import STREAM_KEYS
 
 
 def check_name_free(catalog: Catalog, name: str) -> None:
@@ -33,6 +35,12 @@ def check_partition_count(catalog: Catalog, topic: Topic, count: int, partitions
         raise RequestError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"topic {topic.name} is internal: its partition count cannot be changed",
+        )
+    if topic.stream is not None:
+        raise RequestError(
+            ErrorCode.POLICY_VIOLATION,
+            f"topic {topic.name} is a stream: split one of its segments (fencelog stream split), "
+            "which keeps the order of each key",
         )
     if count <= topic.partitions:
         raise RequestError(
@@ -63,9 +71,31 @@ def existing_topic(catalog: Catalog, name: str) -> Topic:
     return topic
 
 
-def valid_config(settings: Mapping[str, str], defaults: Mapping[str, str]) -> LogConfig:
+def valid_config(
+    settings: Mapping[str, str], defaults: Mapping[str, str], *, is_stream: bool = False
+) -> LogConfig:
     """Return the log config of these topic settings over the broker's defaults."""
     try:
-        return LogConfig.from_topic_config({**defaults, **settings})
+        config = LogConfig.from_topic_config({**defaults, **settings})
     except InvalidConfigError as error:
         raise RequestError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    problem = _stream_problem(settings, config) if is_stream else _others_problem(settings)
+    if problem is not None:
+        raise RequestError(ErrorCode.INVALID_CONFIG, problem)
+    return config
+
+
+def _stream_problem(settings: Mapping[str, str], config: LogConfig) -> str | None:
+    if "compact" in config.cleanup_policy:
+        return (
+            "cleanup.policy: a stream cannot be compacted, because the records of one key may be "
+            "in several segments; set cleanup.policy=delete for it"
+        )
+    return StreamSettings.of_topic_config(settings).problem()
+
+
+def _others_problem(settings: Mapping[str, str]) -> str | None:
+    for key in settings:
+        if key in STREAM_KEYS:
+            return f"{key}: the topic is no stream; a stream is made by `fencelog stream create`"
+    return None

@@ -381,9 +381,11 @@ class LogManager:
             raise NotLeaderError(f"{name} is offline: {self._offline[name]}")
         raise NotLeaderError(f"{name} is not here")
 
-    def forget_exhausted(self, name: TopicPartition) -> None:
-        """Let a partition be opened again that is offline because something ran out."""
-        if isinstance(self._offline.get(name), ExhaustedError):
+    def forget_offline(
+        self, name: TopicPartition, kind: type[StorageError] = ExhaustedError
+    ) -> None:
+        """Let a partition be opened again that is offline because of such an error."""
+        if isinstance(self._offline.get(name), kind):
             del self._offline[name]
 
     def missing(self, topic: str, index: int) -> ErrorCode:

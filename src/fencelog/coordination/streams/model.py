@@ -21,12 +21,11 @@ from enum import Enum
 from functools import cached_property
 
 from fencelog.errors import CorruptionError
+from fencelog.settings.stream_table import SEGMENTS_MAX
 from fencelog.types import Offset
 
 HASH_SPACE = 1 << 31
 """Hashes are those of Kafka's default partitioner: murmur2 without its sign bit."""
-SEGMENTS_MAX = 10_000
-"""Segments that a stream may ever have: all of them stay in its metadata."""
 NO_END = Offset(-1)
 
 
@@ -144,6 +143,7 @@ class Stream:
         """Return the stream of a stored form. Raises CorruptionError naming the topic."""
         try:
             assert isinstance(value, list)
+            assert len(value) <= SEGMENTS_MAX, f"more than {SEGMENTS_MAX}"
             segments = tuple(_of_stored(index, *each) for index, each in enumerate(value))
         except (AssertionError, TypeError, ValueError) as error:
             text = json.dumps(value)[:200]

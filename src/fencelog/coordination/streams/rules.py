@@ -12,13 +12,13 @@ from fencelog.coordination.streams.model import (
     ENDED,
     HASH_SPACE,
     NO_END,
-    SEGMENTS_MAX,
     SegmentState,
     Stream,
     StreamSegment,
     with_state,
 )
 from fencelog.errors import ErrorCode
+from fencelog.settings.stream_table import SEGMENTS_MAX
 from fencelog.types import Offset
 
 
@@ -30,6 +30,8 @@ class SegmentLimits(NamedTuple):
 
 
 NO_LIMITS = SegmentLimits()
+MERGED_MAX = 100
+"""Segments that one merge takes: each of their ends is a write of the whole stream."""
 
 
 class Refused(NamedTuple):
@@ -39,11 +41,17 @@ class Refused(NamedTuple):
     reason: str
 
 
-def created(count: int) -> Stream | Refused:
+def created(count: int, limits: SegmentLimits = NO_LIMITS) -> Stream | Refused:
     """Return a new stream of so many open segments with equal ranges."""
     if not 1 <= count <= SEGMENTS_MAX:
         return Refused(
             ErrorCode.INVALID_PARTITIONS, f"a stream has 1 to {SEGMENTS_MAX} segments, not {count}"
+        )
+    if not limits.least <= count <= limits.most:
+        return Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{count} segments are not from stream.segments.min={limits.least} to "
+            f"stream.segments.max={limits.most}",
         )
     edges = [HASH_SPACE * each // count for each in range(count + 1)]
     return Stream(
@@ -85,7 +93,12 @@ def merge(
     """Return the stream in which adjacent open segments are about to become one."""
     if len(set(indexes)) != len(indexes) or len(indexes) < 2:
         return Refused(
-            ErrorCode.INVALID_REQUEST, f"two or more different segments merge, not {list(indexes)}"
+            ErrorCode.INVALID_REQUEST,
+            f"one segment splits, two or more different ones merge, not {list(indexes[:10])}",
+        )
+    if len(indexes) > MERGED_MAX:
+        return Refused(
+            ErrorCode.INVALID_REQUEST, f"{MERGED_MAX} segments merge at once, not {len(indexes)}"
         )
     found: list[StreamSegment] = []
     for index in indexes:

@@ -46,7 +46,7 @@ NO_TAGS: Mapping[tuple[str, int], AppendTags] = MappingProxyType({})
 class Successor(NamedTuple):
     """A segment that replaced a sealed one, and its range of hashes."""
 
-    index: int
+    segment: int
     low: int
     high: int
 

@@ -1,0 +1,132 @@
+"""Seals the segments that a resize replaces, where this broker leads them (R2).
+
+The work is what the metadata say: a segment that is SEALING and has no end. Its leader appends the
+seal, waits until it is committed, and records its offset. Each step may be repeated, by this leader
+or another, so what a crash interrupts goes on at the next start or with the next leader.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from fencelog.broker.metadata.catalog import Catalog, Topic
+from fencelog.broker.metadata.streams import Streams
+from fencelog.broker.network.limited_log import LimitedLog
+from fencelog.broker.partitions.partition import Partition
+from fencelog.coordination.streams.model import NO_END, SegmentState
+from fencelog.coordination.streams.rules import unsealed
+from fencelog.errors import FencelogError
+from fencelog.log.values import Rejected
+from fencelog.ports import WallClock
+from fencelog.types import Instant, TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+RETRY_S_MAX = 10.0
+"""A step that fails again and again is tried after twice as long each time, up to this."""
+Key = tuple[TopicId, int]
+FindLed = Callable[[TopicId, int], Partition | None]
+"""Returns an open partition that this broker leads, by its topic's id: names are used again."""
+
+
+class StreamSealer:
+    """One task for each segment that is being sealed here; none, and no timer, otherwise."""
+
+    def __init__(
+        self, streams: Streams, catalog: Catalog, find_led: FindLed, clock: WallClock
+    ) -> None:
+        """Nothing is looked at before ``resume`` or a change."""
+        self._streams = streams
+        self._catalog = catalog
+        self._find_led = find_led
+        self._clock = clock
+        self._sealing: dict[Key, asyncio.Task[None]] = {}
+        self._limited_log = LimitedLog(log)
+        self._is_stopped = False
+
+    def resume(self) -> None:
+        """Go on with what an earlier run has left."""
+        for topic in self._catalog.topics():
+            self._look(topic)
+
+    def changed(self, topic_id: TopicId) -> None:
+        """A stream was changed: look whether one of its segments is to be sealed here."""
+        topic = self._catalog.by_id(topic_id)
+        if topic is not None:
+            self._look(topic)
+
+    def led(self, name: TopicPartition) -> None:
+        """This broker begins to lead a partition, perhaps a segment that is to be sealed."""
+        topic = self._catalog.get(name.topic)
+        if topic is not None and topic.stream is not None:
+            self._begin(topic, name.partition)
+
+    async def stop(self) -> None:
+        """Cancel all work: the next start or the next leader does the rest."""
+        self._is_stopped = True
+        tasks = list(self._sealing.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _look(self, topic: Topic) -> None:
+        if topic.stream is not None:
+            for index in unsealed(topic.stream):
+                self._begin(topic, index)
+
+    def _begin(self, topic: Topic, index: int) -> None:
+        key = topic.topic_id, index
+        if self._is_stopped or key in self._sealing or self._work(key) is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._seal(key))
+        self._sealing[key] = task
+        task.add_done_callback(lambda _: self._ended(key))
+
+    def _ended(self, key: Key) -> None:
+        del self._sealing[key]
+        topic = self._catalog.by_id(key[0])
+        if topic is not None:  # a leadership may have begun while the task of an earlier one ended
+            self._begin(topic, key[1])
+
+    def _work(self, key: Key) -> tuple[Topic, Partition] | None:
+        """Return a segment that is to be sealed, and that is led here; None if it is not."""
+        topic = self._catalog.by_id(key[0])
+        segment = None if topic is None or topic.stream is None else topic.stream.get(key[1])
+        if topic is None or segment is None:
+            return None
+        if segment.state is not SegmentState.SEALING or segment.end != NO_END:
+            return None
+        partition = self._find_led(*key)
+        return None if partition is None else (topic, partition)
+
+    async def _seal(self, key: Key) -> None:
+        delay_s = RETRY_S
+        while (work := self._work(key)) is not None:
+            if await self._tried(key, *work):
+                return
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_S_MAX)
+
+    async def _tried(self, key: Key, topic: Topic, partition: Partition) -> bool:
+        """Do the steps; False: do them again later, as far as they are still to be done."""
+        try:
+            if not await self._streams.open_successors(topic, key[1]):
+                reason = "its successors cannot be created yet"
+            elif isinstance(sealed := partition.seal(now_ms=self._clock.now_ms()), Rejected):
+                reason = sealed.message
+            else:
+                await partition.committed(sealed.end_offset)
+                await self._streams.segment_sealed(*key, sealed.base_offset)
+                log.info("%s: sealed at %d", partition.name, sealed.base_offset)
+                return True
+        except FencelogError as error:
+            reason = str(error)
+        except Exception:
+            log.exception("%s: internal error, please report it", partition.name)
+            return False
+        now = Instant(asyncio.get_running_loop().time())
+        text = "%s: sealing is tried again: %s"
+        self._limited_log.warning(now, "failed", text, partition.name, reason)
+        return False

@@ -1,0 +1,1 @@
+"""Streams in the client: admin calls, what a writer knows of ranges, moves at a seal."""

@@ -1,0 +1,56 @@
+"""The blocking client's calls about streams."""
+
+from collections.abc import Mapping, Sequence
+
+from fencelog.client.connected import ConnectedClient
+from fencelog.client.streams.admin import StreamAdmin
+from fencelog.client.streams.model import StreamDescription
+
+
+class BlockingStreams(ConnectedClient):
+    """What ``blocking.Client`` has of streams (R1 to R3)."""
+
+    def create_stream(
+        self,
+        name: str,
+        segments: int = 1,
+        settings: Mapping[str, str] | None = None,
+        replication: int = -1,
+    ) -> None:
+        """Create a stream: a topic whose partitions, the segments, split and merge.
+
+        Raises RequestError (TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_CONFIG …).
+        """
+        self.run(
+            lambda cluster: StreamAdmin(cluster).create_stream(
+                name, segments, settings or {}, replication
+            )
+        )
+
+    def describe_stream(self, name: str) -> StreamDescription:
+        """One stream with all of its segments.
+
+        Raises RequestError: UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REQUEST if it is no stream.
+        """
+        return self.run(lambda cluster: StreamAdmin(cluster).describe_stream(name))
+
+    def describe_streams(self, names: Sequence[str] | None = None) -> list[StreamDescription]:
+        """These streams, or all, sorted by name. Raises RequestError as ``describe_stream``."""
+        return self.run(lambda cluster: StreamAdmin(cluster).describe_streams(names))
+
+    def split_segment(self, name: str, segment: int, at: int | None = None) -> list[int]:
+        """Split a segment of a stream; return its successors once they are open.
+
+        ``at``: the first hash of the second one; None for the middle of the range. Raises
+        RequestError: INVALID_REQUEST for a segment that is not open or a place outside its range,
+        POLICY_VIOLATION beyond the stream's maximum, REQUEST_TIMED_OUT if it is not complete yet:
+        it goes on.
+        """
+        return self.run(lambda cluster: StreamAdmin(cluster).split(name, segment, at))
+
+    def merge_segments(self, name: str, segments: Sequence[int]) -> list[int]:
+        """Merge adjacent segments of a stream; return their one successor once it is open.
+
+        Raises RequestError as ``split_segment`` does.
+        """
+        return self.run(lambda cluster: StreamAdmin(cluster).merge(name, segments))

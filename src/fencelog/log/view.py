@@ -1,0 +1,90 @@
+"""What anybody may ask of a partition's log; nothing here changes it."""
+
+from fencelog.log.ownership import Owner
+from fencelog.log.state import LogState
+from fencelog.log.values import AbortedTransaction, OpenTransaction, ProducerView
+from fencelog.types import LeaderEpoch, Offset, ProducerId, TimestampMs
+
+
+class LogView:
+    """The state of a log, to be read."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: LogState) -> None:
+        """The state is the log's own: what is read is as of now."""
+        self._state = state
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """First offset that may be read."""
+        return self._state.log_start
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Offset of the next record."""
+        return self._state.log_end
+
+    @property
+    def segment_base_offsets(self) -> list[Offset]:
+        """Base offset of each segment, oldest first."""
+        return [segment.base_offset for segment in self._state.segments]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._state.size
+
+    def end_of_segment(self, base_offset: Offset) -> Offset:
+        """Offset that follows the segment that holds this one."""
+        return self._state.segment_of(base_offset).next_offset
+
+    @property
+    def highest_producer_id(self) -> ProducerId:
+        """Highest producer id ever stored here, of expired producers too; -1 without one (E7)."""
+        return self._state.highest_producer_id
+
+    @property
+    def max_timestamp(self) -> TimestampMs:
+        """Largest timestamp of any record, -1 if there is none."""
+        return max(each.max_timestamp for each in self._state.segments)
+
+    @property
+    def sealed_at(self) -> Offset | None:
+        """Offset of the seal, below which the segment of the stream ends; None without one (R2)."""
+        return self._state.sealed_at
+
+    @property
+    def last_epoch(self) -> LeaderEpoch:
+        """Leader epoch of the newest batch; -1 without one."""
+        return self._state.epochs.latest
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """Return each transaction that has records here and no marker, oldest first."""
+        return self._state.open_transactions()
+
+    def aborted_transactions(
+        self, fetch_offset: Offset, end_offset: Offset
+    ) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records in ``[fetch_offset, end_offset)``."""
+        return self._state.transactions.aborted_between(fetch_offset, end_offset)
+
+    def owner(self, group: str | None) -> Owner | None:
+        """Return the last grant in a group, or its end; None: there was none (O8)."""
+        return self._state.owners.get(group)
+
+    def owners(self) -> list[Owner]:
+        """Return the last grant, or its end, in each group."""
+        return [stored.owner for stored in self._state.owners]
+
+    def has_room_for_owner(self, group: str | None) -> bool:
+        """Tell whether an owner of this group could be recorded: there are not too many."""
+        return self._state.owners.has_room(group)
+
+    def producers(self) -> list[ProducerView]:
+        """Return the state of each producer (DescribeProducers)."""
+        return self._state.producers.views()
+
+    def producer(self, producer_id: ProducerId) -> ProducerView | None:
+        """Return the state of one producer; None: it is not known here."""
+        return self._state.producers.view(producer_id)
