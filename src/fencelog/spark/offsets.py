@@ -83,6 +83,16 @@ def streams_in(stored: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(stored.get(STREAMS, ()))
 
 
+def newest_segments(stored: Mapping[str, Any]) -> dict[str, tuple[TopicId, int]]:
+    """The id of each stream in the JSON, and the highest of its segments."""
+    ids, streams = topic_ids(stored), streams_in(stored)
+    highest: dict[str, int] = {}
+    for each in from_json(stored):
+        if each.topic in streams and each.topic in ids:
+            highest[each.topic] = max(each.partition, highest.get(each.topic, 0))
+    return {topic: (ids[topic], segment) for topic, segment in highest.items()}
+
+
 def recreated(before: TopicIds, now: TopicIds) -> set[str]:
     """The topics that have another id now (S9)."""
     return {name for name in before.keys() & now.keys() if before[name] != now[name]}

@@ -1,4 +1,4 @@
-"""The cut through a stream: each record in one batch, and no key's records out of order (R2, R8)."""
+"""The cut through a stream: each record in one batch, and each key in order (R2, R8)."""
 
 import json
 from collections import defaultdict
@@ -209,10 +209,13 @@ class History(RuleBasedStateMachine):
     def the_cut_has_no_history(self) -> None:
         if hasattr(self, "stream"):
             assert len(self.positions) <= self.open_most
-            assert sum(
-                self.stream.segments[each].high - self.stream.segments[each].low
-                for each in self.positions
-            ) == HASH_SPACE
+            assert (
+                sum(
+                    self.stream.segments[each].high - self.stream.segments[each].low
+                    for each in self.positions
+                )
+                == HASH_SPACE
+            )
 
     def teardown(self) -> None:
         if not hasattr(self, "stream"):
