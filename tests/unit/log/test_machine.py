@@ -15,6 +15,7 @@ from hypothesis.stateful import (
 from fencelog.errors import ErrorCode
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Appended, Duplicate, Isolation, Rejected
+from fencelog.wire.hot.append_tags import Revision
 from tests.support.log import Driver, flush_and_commit, make_batch, marker, state_of
 
 PRODUCERS = st.integers(1, 3)
@@ -55,6 +56,7 @@ class Model:
     high_watermark: int = 0
     owners: dict[str | None, tuple[int, bool, int]] = field(default_factory=dict)
     """Epoch of the last grant in each group, whether it is live, and where that is stored."""
+    sealed_at: int | None = None
 
     def known(self, producer_id: int) -> list[Entry]:
         since = self.dropped_at.get(producer_id, -1)
@@ -129,7 +131,37 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(count=COUNTS)
     def produce_plainly(self, count: int) -> None:
-        self.stored(self.partition.produce(count=count), Entry(self.model.end, count))
+        self.plain(self.partition.produce(count=count), count)
+
+    def plain(self, outcome: object, count: int) -> None:
+        if self.model.sealed_at is None:
+            self.stored(outcome, Entry(self.model.end, count))
+        else:
+            assert isinstance(outcome, Rejected), outcome
+            assert outcome.error is ErrorCode.SEGMENT_SEALED
+
+    @rule(behind=st.sampled_from([0, 0, 1, -1]), epoch=st.sampled_from([0, 0, -1, 1]))
+    def update(self, behind: int, epoch: int) -> None:
+        """A conditional append is stored by who knows the end of the log, and by nobody else."""
+        model = self.model
+        epochs = {0 if model.end > 0 else -1} | ({-1} if model.log_start == model.end else set())
+        is_known = behind == 0 and epoch in epochs
+        outcome = self.partition.append(make_batch(), condition=Revision(epoch, model.end - behind))
+        if is_known or model.sealed_at is not None:
+            self.plain(outcome, 1)
+        else:
+            assert isinstance(outcome, Rejected), outcome
+            assert outcome.error is ErrorCode.STALE_REVISION
+
+    @rule(really=st.sampled_from([False, False, False, True]))
+    def seal(self, really: bool) -> None:
+        model = self.model
+        if model.sealed_at is None and really:
+            model.sealed_at = model.end
+            model.entries.append(Entry(model.end, 1, is_marker=True))
+            model.end += 1 + len(model.owners)
+        if model.sealed_at is not None:
+            assert self.partition.seal() == Appended(model.sealed_at, model.sealed_at + 1)
 
     @rule(
         producer_id=PRODUCERS,
@@ -184,6 +216,9 @@ class LogMachine(RuleBasedStateMachine):
         outcome = self.partition.append(batch, guard)
         expected = model.expect(producer_id, epoch, sequence, count)
         transaction = model.open_transaction(producer_id)
+        if model.sealed_at is not None and not isinstance(expected, Entry):
+            is_fenced = expected is ErrorCode.INVALID_PRODUCER_EPOCH
+            expected = expected if is_fenced else ErrorCode.SEGMENT_SEALED
         if isinstance(expected, ErrorCode):
             assert isinstance(outcome, Rejected), (outcome, expected)
             assert outcome.error is expected
@@ -290,7 +325,9 @@ class LogMachine(RuleBasedStateMachine):
         outcome = self.partition.append(batch, guard)
         if expected is None:
             assert isinstance(outcome, Rejected), outcome
-            assert outcome.error is ErrorCode.INVALID_TXN_STATE
+            sealed = self.model.sealed_at is not None
+            code = ErrorCode.SEGMENT_SEALED if sealed else ErrorCode.INVALID_TXN_STATE
+            assert outcome.error is code
 
     @rule()
     def write(self) -> None:
@@ -309,7 +346,10 @@ class LogMachine(RuleBasedStateMachine):
     @rule(part=st.floats(0, 1))
     def delete_records(self, part: float) -> None:
         model = self.model
-        offset = model.log_start + int(part * (model.high_watermark - model.log_start) / 4)
+        sealed = model.sealed_at is not None
+        offset = model.log_start + int(
+            part * (model.high_watermark - model.log_start) / (1 if sealed else 4)
+        )
         self.partition.log.keep_owners(offset)
         if self.partition.log.log_end_offset > model.end:
             model.end = self.partition.log.log_end_offset
@@ -317,7 +357,7 @@ class LogMachine(RuleBasedStateMachine):
             self.sync(everything=True)
         for base in self.partition.log.advance_start(offset):
             del self.partition.files[base]
-        model.log_start = offset
+        model.log_start = offset if model.sealed_at is None else min(offset, model.sealed_at)
 
     @rule()
     def rebuild_the_owners(self) -> None:
@@ -358,6 +398,10 @@ class LogMachine(RuleBasedStateMachine):
             stored.owner.group: (stored.owner.epoch, stored.owner.is_live, stored.offset)
             for stored in found
         } == self.model.owners
+
+    @invariant()
+    def the_seal_is_where_the_model_has_it(self) -> None:
+        assert self.partition.log.sealed_at == self.model.sealed_at
 
     @invariant()
     def open_transactions_are_those_without_a_marker(self) -> None:

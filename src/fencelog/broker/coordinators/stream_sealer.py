@@ -82,12 +82,13 @@ class StreamSealer:
             return
         task = asyncio.get_running_loop().create_task(self._seal(key))
         self._sealing[key] = task
-        task.add_done_callback(lambda _: self._ended(key))
+        task.add_done_callback(lambda ended: self._ended(key, ended))
 
-    def _ended(self, key: Key) -> None:
+    def _ended(self, key: Key, task: "asyncio.Task[None]") -> None:
         del self._sealing[key]
         topic = self._catalog.by_id(key[0])
-        if topic is not None:  # a leadership may have begun while the task of an earlier one ended
+        if topic is not None and not task.cancelled():  # it is, when the broker ends
+            # A leadership may have begun while the task of an earlier one ended.
             self._begin(topic, key[1])
 
     def _work(self, key: Key) -> tuple[Topic, Partition] | None:

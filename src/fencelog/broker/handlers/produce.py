@@ -4,7 +4,8 @@ Behaviour: each partition has its own result, and the valid batches stay (F4). T
 transactional append of a producer on a partition is verified with the coordinator (E14, V5); every
 other batch is appended before this returns, so a connection's pipelined requests keep their order
 (E13). Where a partition has an owner, a batch that is not the owner's is refused: before anything
-is asked of a coordinator, and again in the step of the append (O8).
+is asked of a coordinator, and again in the step of the append (O8). What is said of streams and of
+conditions is in ``stream_writes``.
 
 Version notes: from 7 on zstd; from 11 on TRANSACTION_ABORTABLE; from 12 on transaction version 2.
 """
@@ -22,16 +23,23 @@ from fencelog.broker.handlers.batch_checks import (
 )
 from fencelog.broker.handlers.brokers import current_leader, endpoints_of, missing
 from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stale_connection
+from fencelog.broker.handlers.stream_writes import (
+    count_write,
+    missing_segment,
+    refused_write,
+    sealed_write,
+)
+from fencelog.broker.handlers.verifications import for_producer, verify
 from fencelog.broker.network.connection import Answer, Request
 from fencelog.broker.network.replies import Pending, Reply
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.partitions.purgatory import failure_code
-from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
-from fencelog.errors import ErrorCode, LimitError, NotLeaderError, WireError
-from fencelog.log.values import Rejected
+from fencelog.coordination.transaction.state import ProducerIdAndEpoch
+from fencelog.errors import ErrorCode, LimitError, WireError
+from fencelog.log.values import Appended, Rejected
 from fencelog.log.verification import VerificationGuard
-from fencelog.types import CoordinatorEpoch, Offset, TopicPartition
+from fencelog.types import Offset
 from fencelog.wire.api_versions import PRODUCE_ADDS_PARTITIONS_FROM, PRODUCE_VERSION_MIN_ACCEPTED
 from fencelog.wire.batch import BatchHeader, Compression, read_header, validate_produced
 from fencelog.wire.hot import (
@@ -41,12 +49,10 @@ from fencelog.wire.hot import (
     read_produce_request,
     write_produce_response,
 )
+from fencelog.wire.hot.append_tags import NO_APPEND_TAGS
 from fencelog.wire.hot.produce import LEADERS_FROM
 
 ZSTD_FROM = 7
-ABORTABLE_FROM = 11
-"""From here on a client knows TRANSACTION_ABORTABLE (KIP-890)."""
-
 _Unverified = tuple[Partition, BatchHeader, memoryview, VerificationGuard]
 """A validated batch whose transaction must be verified first."""
 
@@ -64,13 +70,16 @@ class _Waiting:
         "_results",
         "deferred",
         "request",
+        "tags",
         "transactional_id",
     )
 
-    def __init__(self, broker: Broker, request: Request, transactional_id: str | None) -> None:
+    def __init__(self, broker: Broker, request: Request, message: ProduceRequest) -> None:
         self._broker = broker
         self.request = request
-        self.transactional_id = transactional_id
+        self.transactional_id = message.transactional_id
+        self.tags = message.tags
+        """What fencelog's own clients say of batches; of other requests it is empty."""
         self._results: dict[str, list[PartitionResult]] = {}
         self._pending = 1  # the request itself, until all of it is appended
         self._promise: Pending | None = None
@@ -160,7 +169,7 @@ def produce(broker: Broker, request: Request) -> Answer:
     refused = _validate_request(request, message)
     if refused is not None:
         return refused
-    waiting = _Waiting(broker, request, message.transactional_id)
+    waiting = _Waiting(broker, request, message)
     for topic, partitions in message.topics:
         for index, records in partitions:
             _take(broker, request, waiting, message.acks, topic, index, records)
@@ -176,7 +185,7 @@ async def _in_time_slices(broker: Broker, request: Request) -> Reply | Pending:
     refused = _validate_request(request, message)
     if refused is not None:
         return refused
-    waiting = _Waiting(broker, request, message.transactional_id)
+    waiting = _Waiting(broker, request, message)
     every = ((topic, index, records) for topic, parts in message.topics for index, records in parts)
     async for requested in broker.time_slices.each(every):
         _take(broker, request, waiting, message.acks, *requested)
@@ -193,7 +202,7 @@ def _take(
     records: memoryview | None,
 ) -> None:
     """Validate and append one partition's batch, or defer it."""
-    valid = _validate(broker, request.header.api_version, topic, index, records)
+    valid = _validate(broker, waiting, topic, index, records)
     if isinstance(valid, PartitionResult):
         waiting.settle(topic, valid)
         return
@@ -271,13 +280,13 @@ def _refuse_all(request: Request, message: ProduceRequest, code: ErrorCode) -> R
 
 
 def _validate(
-    broker: Broker, version: int, topic: str, index: int, records: memoryview | None
+    broker: Broker, waiting: _Waiting, topic: str, index: int, records: memoryview | None
 ) -> Batch | PartitionResult:
     """Find the partition and validate the batch; return an error as its result."""
-    partition = broker.logs.get(topic, index)
+    partition, known = broker.logs.get(topic, index), broker.catalog.get(topic)
     if partition is None:
-        return _refused(broker, topic, index, missing(broker, topic, index))
-    known = broker.catalog.get(topic)
+        gone = missing_segment(known, index, waiting.tags.get((topic, index), NO_APPEND_TAGS))
+        return gone or _refused(broker, topic, index, missing(broker, topic, index))
     if known is None or known.internal:
         return PartitionResult(
             index,
@@ -294,9 +303,15 @@ def _validate(
         return PartitionResult(
             index, header, error_message=f"the record batch for {topic}-{index} is not valid"
         )
+    refused, version = None, waiting.request.header.api_version
     if version < ZSTD_FROM and header.compression is Compression.ZSTD:
-        partition.refuse(header, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-        return PartitionResult(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        refused = PartitionResult(index, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    elif known.stream is not None or waiting.tags:
+        tags = waiting.tags.get((topic, index), NO_APPEND_TAGS)
+        refused = refused_write(known, partition, header, tags)
+    if refused is not None:
+        partition.refuse(header, refused.error)
+        return refused
     return partition, header, records
 
 
@@ -372,10 +387,18 @@ def _append(
     """
     topic, index = partition.name
     now_ms = broker.clock.now_ms()
-    outcome = partition.append(batch, header, now_ms=now_ms, guard=guard)
+    tags = waiting.tags.get(partition.name) if waiting.tags else None
+    condition = None if tags is None else tags.condition
+    outcome = partition.append(batch, header, now_ms=now_ms, guard=guard, condition=condition)
     if isinstance(outcome, Rejected):
-        waiting.settle(topic, _refused(broker, topic, index, outcome.error, outcome.message))
+        if outcome.error is ErrorCode.SEGMENT_SEALED:
+            refused = sealed_write(broker.catalog.get(topic), partition, header)
+        else:
+            refused = _refused(broker, topic, index, outcome.error, outcome.message)
+        waiting.settle(topic, refused)
         return False
+    if tags is not None and isinstance(outcome, Appended):
+        count_write(partition, header, tags)
     append_time_ms = now_ms if partition.stamps_on_append else -1
     log_start = partition.log.log_start_offset
     # ``_make`` takes half the time of a call.
@@ -442,7 +465,7 @@ async def _finish(
     for producer, batches in by_producer.items():
         names = [partition.name for partition, *_ in batches]
         # A marker that is appended meanwhile invalidates the guard.
-        verified = await _verify(broker, message.transactional_id, producer, names, version)
+        verified = await verify(broker, message.transactional_id, producer, names, version)
         async for each in broker.time_slices.each(batches):
             _append_verified(broker, waiting, each, verified, message.acks, version)
     return waiting.answer(message.acks, message.timeout_ms)
@@ -469,40 +492,8 @@ def _append_verified(
         partition.name.topic,
         PartitionResult(
             partition.name.partition,
-            _for_producer(error, version),
+            for_producer(error, version),
             error_message=f"{partition.name} is not in an open transaction of producer "
             f"{header.producer_id} (epoch {header.producer_epoch})",
         ),
     )
-
-
-def _for_producer(error: ErrorCode, version: int) -> ErrorCode:
-    """Map the coordinator's error to the codes that a produce request may return."""
-    if error in (ErrorCode.PRODUCER_FENCED, ErrorCode.RUN_FENCED):
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if error is ErrorCode.CONCURRENT_TRANSACTIONS and version < PRODUCE_ADDS_PARTITIONS_FROM:
-        return ErrorCode.NOT_ENOUGH_REPLICAS  # until the markers are written: retriable
-    if error is ErrorCode.TRANSACTION_ABORTABLE and version < ABORTABLE_FROM:
-        return ErrorCode.INVALID_TXN_STATE
-    return error
-
-
-async def _verify(
-    broker: Broker,
-    transactional_id: str | None,
-    producer: ProducerIdAndEpoch,
-    names: list[TopicPartition],
-    version: int,
-) -> Verified:
-    """Verify that the transaction has these partitions (E14); V5 and version 2 add them."""
-    if not transactional_id:
-        return _unverified(names, ErrorCode.TRANSACTION_ABORTABLE)
-    client = ClientVersion.V2 if version >= PRODUCE_ADDS_PARTITIONS_FROM else ClientVersion.V1
-    try:
-        return await broker.leaders.verify(transactional_id, producer, names, client)
-    except NotLeaderError:
-        return _unverified(names, ErrorCode.NOT_ENOUGH_REPLICAS)
-
-
-def _unverified(names: list[TopicPartition], error: ErrorCode) -> Verified:
-    return Verified(dict.fromkeys(names, error), CoordinatorEpoch(-1))

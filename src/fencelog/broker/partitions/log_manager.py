@@ -289,7 +289,7 @@ class LogManager:
 
     def raise_start(self, partition: Partition, offset: Offset) -> None:
         """Raise a follower's log start to its leader's, as far as it is committed here (D4)."""
-        start = min(offset, partition.log.high_watermark)
+        start = min(offset, partition.log.start_limit)
         if start > partition.log.log_start_offset and partition not in self._raising:
             self._raising.add(partition)
             task = asyncio.get_running_loop().create_task(self._raise_start(partition, start))
@@ -450,7 +450,7 @@ class LogManager:
     async def delete_records(
         self, targets: Mapping[Partition, Offset]
     ) -> dict[Partition, ErrorCode]:
-        """Raise log starts to offsets, or to HW for -1; a log start never goes back (D4).
+        """Raise log starts to offsets, or to HW for -1; none goes back, or above a seal (D4, R2).
 
         Completes even if the caller is cancelled: a cancelled sync counts as failed (D2).
         """
@@ -460,7 +460,7 @@ class LogManager:
             high_watermark = partition.log.high_watermark
             target = high_watermark if offset == TO_HIGH_WATERMARK else offset
             if 0 <= target <= high_watermark:
-                starts[partition] = target
+                starts[partition] = min(target, partition.log.start_limit)
             else:
                 errors[partition] = ErrorCode.OFFSET_OUT_OF_RANGE
         task = asyncio.get_running_loop().create_task(self._advance_starts(starts))

@@ -14,6 +14,7 @@ from fencelog.broker.partitions.owners import OwnerChecks
 from fencelog.broker.partitions.purgatory import Done, Purgatory
 from fencelog.broker.partitions.reading import Fetched, Reads
 from fencelog.broker.partitions.role import FollowerRole, LeaderRole, Progress, Role
+from fencelog.broker.partitions.segment_load import SegmentLoad
 from fencelog.broker.partitions.tail_cache import Tail, TailCache
 from fencelog.errors import ErrorCode, ExhaustedError, NotLeaderError, StorageError
 from fencelog.log.compaction_round import CompactionNeed, Round
@@ -32,9 +33,9 @@ from fencelog.log.verification import VerificationGuard
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.compaction import Compaction
 from fencelog.storage.partition_store import PartitionStore
-from fencelog.storage.segment import Pause
-from fencelog.types import LeaderEpoch, Offset, TimestampMs, TopicPartition
+from fencelog.types import LeaderEpoch, Offset, TopicPartition
 from fencelog.wire.batch import BatchHeader, Compression, read_header
+from fencelog.wire.hot.append_tags import Revision
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +65,10 @@ class Partition:
         "durable_end",
         "failed",
         "failure",
+        "find_timestamp",
         "is_compacted",
         "leads",
+        "load",
         "log",
         "markers_appended",
         "name",
@@ -110,7 +113,7 @@ class Partition:
         self.failed: list[Callable[[Exception], None]] = []
         """Told that a write has no room, that writing has failed, or that a read has (D2, D3)."""
         self._reads = Reads(partition_log, store, self._tail, self.failed)
-        self.tell = self._reads.tell
+        self.tell, self.find_timestamp = self._reads.tell, self._reads.find_timestamp
         self.durable_end = partition_log.log_end_offset
         """Everything below is durable here, in the mode in force (D1)."""
         self.role_changed: Callable[[Partition], None] = lambda partition: None
@@ -126,6 +129,8 @@ class Partition:
         self.checks_batches = False
         """Whether the topic asks more of a produced batch than others do."""
         self.owners = OwnerChecks(name, partition_log)
+        self.load: SegmentLoad | None = None
+        """What is written to a segment of a stream; None before the first write."""
         self._purgatory = Purgatory(partition_log.high_watermark)
         self._use(role)
         self.reconfigure(partition_log.config)
@@ -203,10 +208,11 @@ class Partition:
         *,
         now_ms: int,
         guard: VerificationGuard | None = None,
+        condition: Revision | None = None,
     ) -> Appended | Duplicate | Rejected:
-        """Append a producer's batch, whose form and CRC are checked (E2 to E6, E14)."""
+        """Append a producer's batch, whose form and CRC are checked (E2 to E6, E14, R4)."""
         since = Offset(0) if self._observer is None else self.log.log_end_offset
-        outcome = self.log.append(batch, header, now_ms=now_ms, guard=guard)
+        outcome = self.log.append(batch, header, now_ms=now_ms, guard=guard, condition=condition)
         if isinstance(outcome, Appended):
             self._enqueue(self)
             if self._observer is not None:
@@ -228,10 +234,7 @@ class Partition:
     def append_markers(
         self, markers: Sequence[MarkerToWrite], *, now_ms: int
     ) -> Appended | Rejected:
-        """End transactions here, all of them or none (V6).
-
-        Markers that all repeat stored ones append nothing; ``end_offset`` covers those.
-        """
+        """End transactions here, all or none (V6); ``end_offset`` covers what a repeat repeats."""
         end_offset = self.log.log_end_offset
         outcome = self.log.append_markers(markers, now_ms=now_ms)
         if isinstance(outcome, Rejected):
@@ -250,12 +253,19 @@ class Partition:
 
     def set_owner(self, owner: Owner, *, now_ms: int) -> Appended | Rejected:
         """Record a grant or its end (O9): in force at once, for ever once it is committed."""
-        end_offset = self.log.log_end_offset
-        outcome = self.log.set_owner(owner, now_ms=now_ms)
+        end_offset, outcome = self.log.log_end_offset, self.log.set_owner(owner, now_ms=now_ms)
         if self.log.log_end_offset > end_offset:
             self.owners.changed(owner)
             self._appended(end_offset)
             self._purgatory.interrupt_readers()
+        return outcome
+
+    def seal(self, *, now_ms: int) -> Appended | Rejected:
+        """Seal a stream's segment (R2), on stable storage: the metadata say for ever where."""
+        end_offset, outcome = self.log.log_end_offset, self.log.seal(now_ms=now_ms)
+        if self.log.log_end_offset > end_offset:
+            self.sync_appended()
+            self._appended(end_offset)
         return outcome
 
     def keep_owners(self, log_start: Offset) -> Offset | Rejected:
@@ -425,9 +435,9 @@ class Partition:
     ) -> Coroutine[None, None, Fetched]:
         """Read whole batches from ``offset``, up to what the isolation level may read (F6).
 
-        The first batch is returned whole even above ``max_bytes``; with ``at_least_one`` false
-        nothing is read if ``max_bytes`` is 0 or less. ``to_send``: the bytes are only sent.
-        Raises CorruptionError and StorageError.
+        The first batch is returned whole even above ``max_bytes``, unless ``at_least_one`` is false
+        and ``max_bytes`` not above 0. ``to_send``: the bytes are only sent. Raises CorruptionError
+        and StorageError.
         """
         if error := self.refusal(isolation):
             return self._reads.refused(error)
@@ -440,15 +450,6 @@ class Partition:
         if isolation is Isolation.TRANSACTIONAL:
             return self.log.last_stable_offset
         return self.log.log_end_offset if isolation is Isolation.TAIL else self.log.high_watermark
-
-    async def find_timestamp(
-        self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
-    ) -> tuple[Offset, TimestampMs] | None:
-        """Return offset and timestamp of the first record at or after a timestamp, if any.
-
-        ``pause`` is awaited between steps. Raises CorruptionError, StorageError and WireError.
-        """
-        return await self._reads.find_timestamp(timestamp, isolation, pause)
 
     # -- upkeep --------------------------------------------------------------------------------
 
