@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from fencelog.broker.metadata.controller import NewTopic
-from fencelog.broker.metadata.streams import Streams, stream_of
+from fencelog.broker.metadata.streams import stream_of
 from fencelog.coordination.streams.model import SegmentState, Stream
 from fencelog.coordination.streams.rules import created
 from fencelog.errors import RequestError
@@ -16,8 +16,8 @@ from fencelog.node import Node
 from fencelog.types import Offset
 from fencelog_sim.world.disk import READING, Loss
 from fencelog_sim.world.gate import Fault
-from tests.support.node import Peer, World, batch, until
-from tests.support.streams import create_stream, resize, resized, states_of, states_on
+from tests.support.node import World, batch
+from tests.support.streams import states_on
 from tests.unit.broker.test_topic_batches import READING_METADATA, Machine
 
 SEEDS = 2
