@@ -14,6 +14,7 @@ from fencelog.wire.batch import PLAIN_HEADER, seal
 from fencelog.wire.framing import frame
 from fencelog.wire.headers import RequestHeader, request_header
 from fencelog.wire.hot import read_produce_response, write_produce_request
+from fencelog.wire.hot.append_tags import NO_TAGS, AppendTags
 
 VERSION = 9
 _SIZE = Struct(">i")
@@ -24,14 +25,24 @@ def one_record_frames(
     value: bytes, producer_id: int, count: int, topic: str = TOPIC
 ) -> list[bytes]:
     """Return produce requests of one record each, idempotent, in sequence."""
-    assert len(value) < 64 - 10, "lengths are written as one byte"
-    inner = _RECORD_HEAD + bytes([2 * len(value)]) + value + b"\0"
-    record = bytes([2 * len(inner)]) + inner
+    record = one_record(value)
     return [produce_frame(producer_id, number, 1, record, topic) for number in range(count)]
 
 
+def one_record(value: bytes) -> bytes:
+    """Return an encoded record without a key."""
+    assert len(value) < 64 - 10, "lengths are written as one byte"
+    inner = _RECORD_HEAD + bytes([2 * len(value)]) + value + b"\0"
+    return bytes([2 * len(inner)]) + inner
+
+
 def produce_frame(
-    producer_id: int, sequence: int, count: int, records: bytes, topic: str = TOPIC
+    producer_id: int,
+    sequence: int,
+    count: int,
+    records: bytes,
+    topic: str = TOPIC,
+    tags: AppendTags | None = None,
 ) -> bytes:
     """Return one produce request with an idempotent batch of ``count`` encoded records."""
     now = TimestampMs(time.time_ns() // 1_000_000)
@@ -51,6 +62,7 @@ def produce_frame(
         acks=-1,
         timeout_ms=30_000,
         topics=[(topic, [(0, seal(header, records))])],
+        tags=NO_TAGS if tags is None else {(topic, 0): tags},
     )
     return b"".join(frame([head, *body]))
 
@@ -97,8 +109,13 @@ class Replies:
         assert result.error == 0, result
 
 
-def drive(connection: socket.socket, frames: list[bytes], depth: int) -> float:
-    """Send all, never more than ``depth`` unanswered; return the seconds until the last answer."""
+def drive(
+    connection: socket.socket, frames: list[bytes], depth: int, *, writes: bool = True
+) -> float:
+    """Send all, never more than ``depth`` unanswered; return the seconds until the last answer.
+
+    ``writes``: whether they are produce requests, so that the last answer can be looked at.
+    """
     replies = Replies(connection)
     start = time.perf_counter()
     open_requests = position = 0
@@ -110,5 +127,6 @@ def drive(connection: socket.socket, frames: list[bytes], depth: int) -> float:
             open_requests += len(burst)
         open_requests -= replies.take(1)
     seconds = time.perf_counter() - start
-    replies.check_last()
+    if writes:
+        replies.check_last()
     return seconds

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from bench._pipelined import connect, drive, one_record_frames, produce_frame
 from bench._processes import cpu_s, scratch, touch_memory
@@ -63,6 +64,7 @@ class Clients:
         return 1e6 * (cpu_s(self._pid) - before) / len(frames)
 
 
+C = TypeVar("C")
 Cost = Callable[[Clients], float]
 """CPU µs of a request to one of the brokers, in a round."""
 KINDS: dict[str, Cost] = {
@@ -93,7 +95,7 @@ def main() -> None:
 
 
 def compare(
-    report: Report, title: str, rounds: int, clients: dict[str, Clients], cost: Cost
+    report: Report, title: str, rounds: int, clients: dict[str, C], cost: Callable[[C], float]
 ) -> None:
     """Add the figures of one kind of request; the first round warms up."""
     costs: dict[str, list[float]] = {name: [] for name in clients}

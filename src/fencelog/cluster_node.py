@@ -333,6 +333,7 @@ class ClusterMember:
             else:
                 self._background.begin(self._end_orphaned(self._logs.find(name)))
                 broker.stream_sealer.led(name)
+                broker.stream_policy.led(name)
 
         def resigned(name: TopicPartition) -> None:
             if name.topic in coordinators:

@@ -29,6 +29,7 @@ from fencelog.broker.coordinators.pauses import Pauses
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import Loaded
 from fencelog.broker.coordinators.runtimes import Runtimes, new_runtimes
+from fencelog.broker.coordinators.stream_policy import StreamPolicy
 from fencelog.broker.coordinators.stream_sealer import StreamSealer
 from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.dispatch import Dispatcher
@@ -204,6 +205,7 @@ class Node:
             stream_sealer=StreamSealer(
                 streams, membership.catalog, membership.find_led, self._ports.clock
             ),
+            stream_policy=StreamPolicy(streams, membership.catalog, membership.find_led),
             placement=membership.placement,
             elections=membership.elections,
             leaders=leaders,
@@ -261,9 +263,11 @@ class Node:
         for sender in self.senders():
             undo.push_async_callback(sender.stop)
         undo.push_async_callback(broker.stream_sealer.stop)
+        undo.push_async_callback(broker.stream_policy.stop)
         undo.callback(self._pauses.stop)
         await self.membership.resume(broker, self.senders(), self._orphaned)
         broker.stream_sealer.resume()
+        broker.stream_policy.resume()
         self._pauses.start()
         undo.push_async_callback(self._stop_upkeep)
         self._begin(self._keep_up())
@@ -310,6 +314,7 @@ class Node:
     def _stream_changed(self, topic_id: TopicId) -> None:
         self.broker.streams.changed(topic_id)
         self.broker.stream_sealer.changed(topic_id)
+        self.broker.stream_policy.changed(topic_id)
 
     def _connection_closed(self, connection: Connection) -> None:
         self.broker.writer_connections.closed(connection)

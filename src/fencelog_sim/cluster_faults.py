@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from fencelog_sim.faults import LONG_SHARE, Fault, Kind, Plan, draw_one
+from fencelog_sim.faults import LONG_SHARE, Fault, Kind, Plan, Points, draw_one
 from fencelog_sim.world.disk import Loss
 
 WEIGHTS: Sequence[tuple[Kind, float]] = (
@@ -82,7 +82,13 @@ LOST_WRITES_MAX = 4
 
 
 def draw_for_cluster(
-    random: Random, span_s: float, *, brokers: int, clients: int, durability: str
+    random: Random,
+    span_s: float,
+    *,
+    brokers: int,
+    clients: int,
+    durability: str,
+    own: Points = (),
 ) -> Plan:
     """A plan for a run whose clients act for ``span_s`` virtual seconds.
 
@@ -91,7 +97,7 @@ def draw_for_cluster(
     """
     if random.random() < NO_FAULTS_SHARE:
         return ()
-    drawn = _Draw(random, brokers, clients, durability, victim=random.randint(1, brokers))
+    drawn = _Draw(random, brokers, clients, durability, random.randint(1, brokers), own)
     kinds, weights = zip(*WEIGHTS, strict=True)
     faults: list[Fault] = []
     count, soon_share = random.randint(1, FAULTS_MAX), SOON_SHARE
@@ -117,6 +123,8 @@ class _Draw:
     durability: str
     victim: int
     """The only broker whose power cuts lose something, in ``os`` mode."""
+    own: Points
+    """Those of the workload."""
 
     def fault(self, kind: Kind, at: float) -> Fault:
         random = self.random
@@ -136,7 +144,7 @@ class _Draw:
             how = random.choice(losses).name
             fault = Fault(kind=kind, at=at, seconds=round(random.uniform(*SHORT_S), 3), how=how)
         else:
-            fault = draw_one(random, kind, at, self.clients, losses)
+            fault = draw_one(random, kind, at, self.clients, losses, self.own)
         return replace(self._at_a_point(fault), host=host, other=other if kind is Kind.LINK else 0)
 
     def missed(self, compaction: Fault) -> list[Fault]:
@@ -151,9 +159,14 @@ class _Draw:
 
     def _at_a_point(self, fault: Fault) -> Fault:
         """Let a fault come where only a cluster's brokers are, or where it is drawn already."""
-        random = self.random
+        random, own = self.random, self.own
+        if own and fault.point in dict(own):
+            return fault
         if fault.kind is Kind.LOST_ANSWER and random.random() < STRANDED_SHARE:
-            return replace(fault, point=LOST_WRITE, nth=random.randint(1, LOST_WRITES_MAX))
+            writes = [LOST_WRITE, *(point for point, _ in own if point.startswith("commit "))]
+            return replace(
+                fault, point=random.choice(writes), nth=random.randint(1, LOST_WRITES_MAX)
+            )
         if fault.kind is Kind.STRAND and random.random() < STRANDED_SHARE:
             points = STRANDED
         elif fault.kind in POINTED and random.random() < POINTED_SHARE:

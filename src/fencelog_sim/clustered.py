@@ -8,7 +8,7 @@ from fencelog.cluster_node import ClusterMember, cluster_membership
 from fencelog.coordination.controller.model import PARTITION_PREFIX, PartitionState
 from fencelog.node import Node, Ports
 from fencelog.types import TopicPartition
-from fencelog_sim.monitors.replication import ShownOffsets
+from fencelog_sim.monitors.committed import ShownOffsets
 from fencelog_sim.world.host import BrokerHost
 from fencelog_sim.world.metadata import SimStore
 
@@ -67,4 +67,5 @@ def shown_offsets(node: Node, name: TopicPartition) -> ShownOffsets | None:
     if replica is None:
         return None
     log = replica.log
-    return ShownOffsets(log.log_start_offset, log.last_stable_offset, log.high_watermark)
+    seal = -1 if log.sealed_at is None else log.sealed_at
+    return ShownOffsets(log.log_start_offset, log.last_stable_offset, log.high_watermark, seal)

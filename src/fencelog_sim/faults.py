@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from random import Random
-from typing import Self
+from typing import Self, TypeAlias
 
 from fencelog_sim.world.disk import Loss
 
@@ -127,12 +127,14 @@ class Fault:
 
 
 Plan = tuple[Fault, ...]
+Points: TypeAlias = Sequence[tuple[str, int]]
+"""Patterns, and up to which match a fault may wait for."""
 
 DATA = "*.log"
 TRANSACTIONS = "__transaction_state-*"
 VERSIONED = "__fencelog_*"
 GROUPS = "__consumer_offsets-*"
-POINTS: Sequence[tuple[str, int]] = (
+POINTS: Points = (
     ("append *.log", 40),
     ("sync *.log", 40),
     (f"append {TRANSACTIONS}", 12),
@@ -171,8 +173,7 @@ POINTS: Sequence[tuple[str, int]] = (
     ("answer TxnOffsetCommit", 6),
     ("answer OffsetFetch", 3),
 )
-"""Patterns, and up to which match a fault may wait for."""
-NAMES: Sequence[tuple[str, int]] = (
+NAMES: Points = (
     ("mkdir *", 3),
     ("sync_directory ", 2),
     ("create *", 4),
@@ -182,7 +183,9 @@ NAMES: Sequence[tuple[str, int]] = (
 """Points at which a file name exists and is not synced yet."""
 NAME_POINTS = frozenset(point for point, _ in NAMES)
 NAMES_SHARE = 0.25
-STARTING: Sequence[tuple[str, int]] = (
+OWN_SHARE = 0.5
+"""Of faults at a point, those at one of the workload's own, where it has any."""
+STARTING: Points = (
     ("sync_directory ", 1),
     ("sync_directory *", 6),
     ("create *", 6),
@@ -195,7 +198,7 @@ STARTING: Sequence[tuple[str, int]] = (
 """The points of a start, counted from its beginning."""
 POINTED = (Kind.KILL, Kind.POWER, Kind.PAUSE, Kind.RESET, Kind.CUT)
 """Kinds that may be injected at a point."""
-STRANDED: Sequence[tuple[str, int]] = (
+STRANDED: Points = (
     ("request EndTxn", 12),
     ("request TxnOffsetCommit", 8),
     ("request AddPartitionsToTxn", 12),
@@ -229,10 +232,12 @@ LONG_SHARE = 0.15
 """Of pauses and cuts, those that outlast the timeouts of transactions."""
 
 
-def draw(random: Random, span_s: float, *, clients: int, losses: Sequence[Loss]) -> Plan:
+def draw(
+    random: Random, span_s: float, *, clients: int, losses: Sequence[Loss], own: Points = ()
+) -> Plan:
     """A plan for a run whose clients act for ``span_s`` virtual seconds.
 
-    ``losses``: what a power cut may do to what is not synced.
+    ``losses``: what a power cut may do to what is not synced. ``own``: points of the workload.
     """
     style = random.random()
     if style < 0.04:
@@ -249,7 +254,7 @@ def draw(random: Random, span_s: float, *, clients: int, losses: Sequence[Loss])
     times = sorted(random.uniform(0.0, span_s) for _ in chosen)
     faults = []
     for kind, at in zip(chosen, times, strict=True):
-        fault = draw_one(random, kind, round(at, 3), clients, losses)
+        fault = draw_one(random, kind, round(at, 3), clients, losses, own)
         faults.append(fault)
         if kind in {Kind.KILL, Kind.POWER, Kind.RESTART} and random.random() < 0.4:
             faults += _into_the_start(random, fault, losses)
@@ -279,14 +284,24 @@ def losses_in(durability: str, *, may_lose: bool) -> Sequence[Loss]:
     return tuple(Loss) if may_lose else (Loss.NONE,)
 
 
-def draw_one(random: Random, kind: Kind, at: float, clients: int, losses: Sequence[Loss]) -> Fault:
+def draw_one(
+    random: Random,
+    kind: Kind,
+    at: float,
+    clients: int,
+    losses: Sequence[Loss],
+    own: Points = (),
+) -> Fault:
     """A fault of this kind, at a time or at a point."""
     seconds = round(random.uniform(0.05, 1.5), 3)
     if kind in {Kind.PAUSE, Kind.CLIENT_PAUSE, Kind.CUT} and random.random() < LONG_SHARE:
         seconds = round(random.uniform(3.0, 12.0), 3)
     point, nth, after = "", 1, False
     if kind in POINTED and random.random() < 0.6:
-        point, most = random.choice(NAMES if random.random() < NAMES_SHARE else POINTS)
+        points = NAMES if random.random() < NAMES_SHARE else POINTS
+        if own and random.random() < OWN_SHARE:
+            points = own
+        point, most = random.choice(points)
         nth = 1 + int(most * random.random() ** 2)
         after = random.random() < 0.5
     if kind is Kind.STRAND:

@@ -21,7 +21,7 @@ from fencelog_sim.nemesis import Nemesis
 from fencelog_sim.operator import Operator
 from fencelog_sim.surviving import surviving
 from fencelog_sim.workload import Scale, Workload
-from fencelog_sim.workloads import WORKLOADS
+from fencelog_sim.workloads import POINTS, WORKLOADS
 from fencelog_sim.world import trampolines
 from fencelog_sim.world.loop import SimLoop, StuckError
 from fencelog_sim.world.network import Weather
@@ -235,6 +235,7 @@ class _Run:
     def _draw_plan(
         self, random: Random, setting: Setting, scale: Scale, span_s: float, brokers: int
     ) -> Plan:
+        own = POINTS.get(self._workload.name, ())
         if brokers > 1:
             return draw_for_cluster(
                 random,
@@ -242,9 +243,10 @@ class _Run:
                 brokers=brokers,
                 clients=scale.clients,
                 durability=setting.durability,
+                own=own,
             )
         losses = losses_in(setting.durability, may_lose=self._workload.may_lose)
-        return draw(random, span_s, clients=scale.clients, losses=losses)
+        return draw(random, span_s, clients=scale.clients, losses=losses, own=own)
 
     async def _in_office(self, name: str, work: Coroutine[Any, Any, None], limit_s: float) -> None:
         """Do one of the workload's own tasks, as a process of its own, within a limit."""

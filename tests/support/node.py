@@ -116,6 +116,7 @@ class World:
         for sender in node.senders():
             await sender.stop()
         await node.broker.stream_sealer.stop()
+        await node.broker.stream_policy.stop()
         deleting = node.logs._deleting
         tasks = node._tasks if deleting is None else [*node._tasks, deleting]
         for task in tasks:
@@ -193,9 +194,15 @@ class Peer:
         timeout_ms: int = 30_000,
         transactional_id: str | None = None,
         version: int = 9,
+        tags: hot.AppendTags | None = None,
     ) -> None:
         request = hot.write_produce_request(
-            version, transactional_id, acks, timeout_ms, [(topic, [(partition, batch)])]
+            version,
+            transactional_id,
+            acks,
+            timeout_ms,
+            [(topic, [(partition, batch)])],
+            {} if tags is None else {(topic, partition): tags},
         )
         self.send(PRODUCE, version, *request)
 

@@ -10,6 +10,7 @@ from fencelog.broker.coordinators.ownership_requests import OwnershipRequests
 from fencelog.broker.coordinators.producer_ids import ProducerIds
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.coordinators.runtimes import Runtimes
+from fencelog.broker.coordinators.stream_policy import StreamPolicy
 from fencelog.broker.coordinators.stream_sealer import StreamSealer
 from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.fetching.sessions import FetchSessions
@@ -42,6 +43,7 @@ class Broker:
     controller: TopicChanges
     streams: Streams
     stream_sealer: StreamSealer
+    stream_policy: StreamPolicy
     leaders: Leaders
     transactions: CoordinatorRuntime[TransactionShard]
     versioned: CoordinatorRuntime[VersionedShard]

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ import pyarrow.compute as pc
 from fencelog.client import kernel, kernel_encode
 from fencelog.client.batches import EncodedBatch, with_room
 from fencelog.client.model import Compression
+from fencelog.client.streams.known import ExplicitPartitionError, Places
+from fencelog.client.streams.ranges import NO_KEYS, Ranges
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import HEADER_BYTES
 from fencelog.wire.batch import Compression as Codec
@@ -24,6 +27,9 @@ from fencelog.wire.compression import compress
 
 ENCODE_BYTES_MAX = 512 << 20
 """A larger Arrow batch is halved, so that every column fits 32-bit offsets."""
+
+HASHES_MAX = 1_024
+"""Of a larger batch the median of this many hashes is taken, of rows at equal distances."""
 
 COLUMNS = frozenset(("key", "value", "topic", "partition", "headers", "timestamp"))
 _NO_BYTES = np.empty(0, np.uint8)
@@ -48,6 +54,46 @@ class _Binary:
 
 
 _ABSENT = _Binary(False, _NO_INT32, _NO_BYTES, _NO_BYTES)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Where rows may go. A topic's places, its partitions or ranges, are consecutive groups."""
+
+    topics: list[str]
+    places: list[Places]
+
+    @cached_property
+    def sizes(self) -> Int32:
+        """How many places each topic has."""
+        counts = [each if isinstance(each, int) else len(each.covering) for each in self.places]
+        return np.array(counts, np.int32)
+
+    @cached_property
+    def bases(self) -> Int32:
+        """The first group of each topic, and the number of all groups."""
+        bases = np.zeros(len(self.topics) + 1, np.int32)
+        np.cumsum(self.sizes, out=bases[1:])
+        return bases
+
+    @cached_property
+    def lows(self) -> Int32:
+        """The first hash of each group of a stream, -1 of others; empty without a stream."""
+        if not any(isinstance(each, Ranges) for each in self.places):
+            return _NO_INT32
+        lows = np.full(int(self.bases[-1]), -1, np.int32)
+        for base, each in zip(self.bases, self.places, strict=False):
+            if isinstance(each, Ranges):
+                lows[base : base + len(each.lows)] = each.lows
+        return lows
+
+    def at(self, group: int) -> tuple[TopicPartition, Ranges | None]:
+        """Return a group's partition, and the ranges of its stream."""
+        topic = int(np.searchsorted(self.bases, group, side="right")) - 1
+        places, place = self.places[topic], group - int(self.bases[topic])
+        if isinstance(places, int):
+            return TopicPartition(self.topics[topic], place), None
+        return TopicPartition(self.topics[topic], places.covering[place].segment), places
 
 
 class Encoder:
@@ -104,49 +150,51 @@ class Encoder:
         return max((each for each in asked if each is not None), default=-1)
 
     def encode(
-        self, batches: Sequence[pa.RecordBatch], partition_counts: Mapping[str, int]
+        self, batches: Sequence[pa.RecordBatch], places: Mapping[str, Places]
     ) -> Iterator[list[EncodedBatch]]:
-        """Yield the rows' batches; rows of one partition stay in order."""
+        """Yield the rows' batches; rows of one partition stay in order.
+
+        Raises ValueError for a partition that a topic does not have, ExplicitPartitionError for
+        one of a stream.
+        """
         table = pa.Table.from_batches(list(batches)).combine_chunks()
         for batch in table.to_batches():
-            yield from self._bounded(batch, partition_counts)
+            yield from self._bounded(batch, places)
 
     def _bounded(
-        self, batch: pa.RecordBatch, counts: Mapping[str, int]
+        self, batch: pa.RecordBatch, places: Mapping[str, Places]
     ) -> Iterator[list[EncodedBatch]]:
         if batch.nbytes > ENCODE_BYTES_MAX and batch.num_rows > 1:
             half = batch.num_rows // 2
-            yield from self._bounded(batch.slice(0, half), counts)
-            yield from self._bounded(batch.slice(half), counts)
+            yield from self._bounded(batch.slice(0, half), places)
+            yield from self._bounded(batch.slice(half), places)
         elif batch.num_rows:
-            yield self._encode(batch, counts)
+            yield self._encode(batch, places)
 
-    def _encode(self, batch: pa.RecordBatch, counts: Mapping[str, int]) -> list[EncodedBatch]:
+    def _encode(self, batch: pa.RecordBatch, places: Mapping[str, Places]) -> list[EncodedBatch]:
         rows = batch.num_rows
         names = set(batch.schema.names)
         key = _binary(batch.column("key")) if "key" in names else _ABSENT
         value = _binary(batch.column("value"))
         topics, topic_of = self._topics_of(batch)
-        sizes = np.array([counts[topic] for topic in topics], np.int32)
-        bases = np.zeros(len(topics) + 1, np.int32)
-        np.cumsum(sizes, out=bases[1:])
-        groups = self._groups(batch, key, topics, topic_of, sizes, bases)
-        starts = np.zeros(int(bases[-1]) + 1, np.int64)
+        plan = _Plan(topics, [places[topic] for topic in topics])
+        hashes = np.empty(rows if plan.lows.size else 0, np.int32)
+        groups = self._groups(batch, key, plan, topic_of, hashes)
+        starts = np.zeros(int(plan.bases[-1]) + 1, np.int64)
         order = np.empty(rows, np.int32)
         kernel_encode.order_by_group(groups, starts, order)
         headers = _headers(batch.column("headers")) if "headers" in names else None
         times = _times(batch.column("timestamp")) if "timestamp" in names else _NO_INT64
         out, table, made = self._run(order, starts, key, value, times, headers)
-        return [self._batch(out, row, topics, bases) for row in table[:made].tolist()]
+        batches, row = [], 0
+        for each in table[:made].tolist():
+            end = row + each[kernel.OUT_COUNT]
+            batches.append(self._batch(out, each, plan, hashes, order[row:end]))
+            row = end
+        return batches
 
     def _groups(
-        self,
-        batch: pa.RecordBatch,
-        key: _Binary,
-        topics: list[str],
-        topic_of: Int32,
-        sizes: Int32,
-        bases: Int32,
+        self, batch: pa.RecordBatch, key: _Binary, plan: _Plan, topic_of: Int32, hashes: Int32
     ) -> Int32:
         explicit, explicit_valid = _NO_INT32, _NO_BYTES
         if "partition" in batch.schema.names:
@@ -155,18 +203,20 @@ class Encoder:
             explicit = np.ascontiguousarray(column.fill_null(0).to_numpy(), np.int32)
         groups = np.empty(batch.num_rows, np.int32)
         self._turn += 1
-        sticky = (self._turn % sizes).astype(np.int32)
+        sticky = (self._turn % plan.sizes).astype(np.int32)
         done = kernel_encode.partition(
-            batch.num_rows, key.present, key.offsets, key.data, key.valid, topic_of, sizes,
-            bases, explicit, explicit_valid, sticky, groups,
+            batch.num_rows, key.present, key.offsets, key.data, key.valid, topic_of, plan.sizes,
+            plan.bases, explicit, explicit_valid, sticky, plan.lows, hashes, groups,
         )  # fmt: skip
         if done < 0:
             row = -1 - done
-            topic = topics[topic_of[row] if topic_of.size else 0]
+            topic = topic_of[row] if topic_of.size else 0
             asked = explicit[row] if explicit.size else "by its key"
+            if isinstance(plan.places[topic], Ranges) and explicit.size:
+                raise ExplicitPartitionError(plan.topics[topic], int(explicit[row]))
             raise ValueError(
-                f"a row has partition {asked}, but topic {topic} has "
-                f"{len(sizes) and int(sizes[topics.index(topic)])} partitions, counted from 0"
+                f"a row has partition {asked}, but topic {plan.topics[topic]} has "
+                f"{plan.sizes[topic]} partitions, counted from 0"
             )
         return groups
 
@@ -206,19 +256,24 @@ class Encoder:
         assert made >= 0, (made, room, most)
         return out, table, made
 
-    def _batch(self, out: Bytes, row: list[int], topics: list[str], bases: Int32) -> EncodedBatch:
+    def _batch(
+        self, out: Bytes, row: list[int], plan: _Plan, hashes: Int32, rows: Int32
+    ) -> EncodedBatch:
+        """Return one batch; ``rows`` are those of the Arrow batch that it has."""
         group, start, end, count, base_timestamp, max_timestamp = row
-        topic = int(np.searchsorted(bases, group, side="right")) - 1
         buffer = out.data[start:end]
         if self._codec:
             buffer = with_room(compress(self._codec, buffer[HEADER_BYTES:]))
+        partition, ranges = plan.at(group)
         return EncodedBatch(
-            partition=TopicPartition(topics[topic], group - int(bases[topic])),
+            partition=partition,
             buffer=buffer,
             count=count,
             compression=self._codec,
             base_timestamp=base_timestamp,
             max_timestamp=max_timestamp,
+            topic_id=None if ranges is None else ranges.topic_id,
+            median_hash=NO_KEYS if ranges is None else _median(hashes, rows),
         )
 
 
@@ -232,6 +287,16 @@ class _Headers:
 
 
 _NO_HEADERS = _Headers(_NO_INT32, _ABSENT, _ABSENT)
+
+
+def _median(hashes: Int32, rows: Int32) -> int:
+    """Return the median hash of these rows that have a key, or NO_KEYS."""
+    chosen = hashes[rows[:: 1 + rows.size // HASHES_MAX]]
+    keyed = chosen[chosen >= 0]
+    if not keyed.size:
+        return NO_KEYS
+    middle = (keyed.size - 1) // 2
+    return int(np.partition(keyed, middle)[middle])
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

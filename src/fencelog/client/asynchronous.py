@@ -53,11 +53,14 @@ class Producer:
         """Add one record; it is sent when a batch is full, at ``flush`` and at ``commit``.
 
         Waits while too much is unacknowledged. Raises ValueError if the topic has no such
-        partition, and the RequestError of an earlier batch.
+        partition, ExplicitPartitionError if it is a stream, where a record's key chooses its
+        segment, and the RequestError of an earlier batch.
         """
         highest = -1 if partition is None else partition
-        count = (await self._cluster.partition_counts([topic], highest))[topic]
-        self._buffer.add(topic, count, key, value, partition, headers, timestamp_ms)
+        places = self._cluster.known_places(topic, highest)
+        if places is None:
+            places = (await self._cluster.places([topic], highest))[topic]
+        self._buffer.add(topic, places, key, value, partition, headers, timestamp_ms)
         if self._buffer.full:
             await self._sender.enqueue(self._buffer.take())
 

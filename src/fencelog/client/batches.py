@@ -12,6 +12,7 @@ from fencelog.types import (
     ProducerEpoch,
     ProducerId,
     TimestampMs,
+    TopicId,
     TopicPartition,
 )
 from fencelog.types import Sequence as SequenceNumber
@@ -101,6 +102,11 @@ class EncodedBatch:
     """A batch with encoded, compressed records, whose header has no sequence yet.
 
     ``buffer`` is the whole batch; its first 61 bytes are reserved for the header.
+
+    Attributes:
+        topic_id: of the stream by whose ranges it was divided; None for any other topic.
+        median_hash: the hash that half of its keys do not exceed, of a stream; -1 without keys.
+        is_divided_again: whether its topic was created anew, or became a stream, since it was made.
     """
 
     partition: TopicPartition
@@ -109,6 +115,9 @@ class EncodedBatch:
     compression: Compression
     base_timestamp: int
     max_timestamp: int
+    topic_id: TopicId | None = None
+    median_hash: int = -1
+    is_divided_again: bool = False
 
     def finish(
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool

@@ -121,8 +121,8 @@ class ArrowWriter(_Writer):
         if not waiting:
             return
         topics, highest = self._encoder.topics(waiting), self._encoder.highest_partition(waiting)
-        counts = self._loop.run(self._cluster.partition_counts(topics, highest))
-        for batches in self._encoder.encode(waiting, counts):
+        places = self._loop.run(self._cluster.places(topics, highest))
+        for batches in self._encoder.encode(waiting, places):
             self._loop.run(self._sender.enqueue(batches))
 
 
@@ -148,11 +148,15 @@ class Producer(_Writer):
     ) -> None:
         """Add one record; it is sent when a batch is full, at ``flush`` and at ``commit``.
 
-        Raises ValueError if the topic has no such partition.
+        Raises ValueError if the topic has no such partition, ExplicitPartitionError if it is a
+        stream: a record's key chooses its segment.
         """
         self._check()
-        count = self._partition_count(topic, -1 if partition is None else partition)
-        self._buffer.add(topic, count, key, value, partition, headers, timestamp_ms)
+        highest = -1 if partition is None else partition
+        places = self._cluster.known_places(topic, highest)
+        if places is None:
+            places = self._loop.run(self._cluster.places([topic], highest))[topic]
+        self._buffer.add(topic, places, key, value, partition, headers, timestamp_ms)
         if self._buffer.full:
             self._loop.run(self._sender.enqueue(self._buffer.take()))
 
@@ -197,9 +201,3 @@ class Producer(_Writer):
                 self.flush()
         finally:
             self.close()
-
-    def _partition_count(self, topic: str, partition: int) -> int:
-        count = self._cluster.known_partition_count(topic) or 0
-        if count <= max(partition, 0):
-            count = self._loop.run(self._cluster.partition_counts([topic], partition))[topic]
-        return count

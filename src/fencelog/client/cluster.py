@@ -20,13 +20,14 @@ from fencelog.client.model import (
     TopicDescription,
 )
 from fencelog.client.retry import retrying
+from fencelog.client.streams.known import KnownStreams, Places, find_places
 from fencelog.errors import ErrorCode, WireError
 from fencelog.rpc.connection import Connection, connect
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
 from fencelog.types import TopicId, TopicPartition
 from fencelog.wire.api_versions import ApiKey
-from fencelog.wire.hot import CurrentLeader, NodeEndpoint
+from fencelog.wire.hot import CurrentLeader, NodeEndpoint, Successor
 from fencelog.wire.message import Message
 from fencelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from fencelog.wire.messages.metadata import (
@@ -114,6 +115,9 @@ class Cluster:
         self._topics: dict[str, TopicDescription] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
         self._leaders = KnownLeaders()
+        self.streams = KnownStreams()
+        self._places: dict[str, Places] = {}
+        """Of the topics that are cached, what writers have asked for."""
 
     def disconnect(self, reason: str) -> None:
         """Close every connection; the next request opens a new one."""
@@ -262,8 +266,8 @@ class Cluster:
             for b in answer.brokers
         )
         self._brokers = {b.node_id: (b.host, b.port) for b in brokers}
-        for name in topics or ():
-            self._topics.pop(name, None)
+        for name in list(self._places) if topics is None else topics:
+            self.forget(name)
         found = tuple(
             self._leaders.newest(_topic(topic)) for topic in answer.topics if _exists(topic)
         )
@@ -353,6 +357,36 @@ class Cluster:
     def forget(self, topic: str) -> None:
         """Look a topic up again before it is used next."""
         self._topics.pop(topic, None)
+        self._places.pop(topic, None)
+
+    def topic_id(self, topic: str) -> TopicId | None:
+        """Return the cached id of a topic."""
+        found = self._topics.get(topic)
+        return None if found is None else found.topic_id
+
+    # --- where writers put records
+
+    def known_places(self, topic: str, highest: int = -1) -> Places | None:
+        """Return a topic's places if they are cached, with partition ``highest`` if it has any."""
+        places = self._places.get(topic)
+        return None if isinstance(places, int) and places <= highest else places
+
+    async def places(self, topics: Iterable[str], highest: int = -1) -> dict[str, Places]:
+        """Return where records of each topic may be put; otherwise as ``partition_counts``.
+
+        The first use of a topic asks whether it is a stream, if the broker knows streams.
+        """
+        found = await find_places(self, list(topics), highest)
+        # What was forgotten meanwhile is asked for again.
+        self._places.update((name, each) for name, each in found.items() if name in self._topics)
+        return found
+
+    def learn_successors(
+        self, topic: str, topic_id: TopicId, successors: Iterable[Successor]
+    ) -> None:
+        """Take the segments that a sealed one has named: the next records go there."""
+        self.streams.learn_successors(topic, topic_id, successors)
+        self._places.pop(topic, None)
 
     def _known(self, topic: str) -> TopicDescription:
         found = self._topics.get(topic)

@@ -81,10 +81,24 @@ def _murmur2(at: int, size: int) -> Any:
     return numba.int64(numba.uint32(h ^ (h >> numba.uint32(15))))
 
 
+@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+def _range_of(lows: int, count: int, key_hash: int) -> int:
+    """The last of ``count`` ascending int32 at an address that a hash is not below.
+
+    Without branches that depend on the hash, which no processor could predict.
+    """
+    at = 0
+    while count > 1:
+        half = count >> 1
+        at += half * numba.int64(load_int32(lows + 4 * (at + half)) <= key_hash)
+        count -= half
+    return at
+
+
 @compiled(
     I64(
         I64, types.boolean, INT32_IN, BYTES_IN, BYTES_IN, INT32_IN, INT32_IN, INT32_IN,
-        INT32_IN, BYTES_IN, INT32_IN, INT32,
+        INT32_IN, BYTES_IN, INT32_IN, INT32_IN, INT32, INT32,
     )
 )  # fmt: skip
 def partition(
@@ -99,6 +113,8 @@ def partition(
     explicit: Any,
     explicit_valid: Any,
     sticky: Any,
+    lows: Any,
+    hashes: Any,
     groups: Any,
 ) -> int:
     """Write each row's group: its topic's base plus its partition.
@@ -106,6 +122,10 @@ def partition(
     The partition is the explicit one where valid, else by the key's hash, else the topic's sticky
     one. Empty arrays stand for: one topic (``topic_of``), no partition column (``explicit``), no
     nulls (``…_valid``). Returns rows, or -1 - the row whose topic, partition or key is impossible.
+
+    ``lows``: for each group the first hash of its range, if its topic is a stream, else -1; then
+    a row may not name its partition, and its hash, or -1 without a key, goes to ``hashes``. Empty
+    where no topic is a stream.
     """
     keys = address(key_offsets) if has_keys else 0
     keys_valid = address(key_valid) if key_valid.size else 0
@@ -115,13 +135,23 @@ def partition(
         if topic < 0 or topic >= partition_counts.size:
             return -1 - row
         count = partition_counts[topic]
+        is_stream = lows.size != 0 and lows[group_bases[topic]] >= 0
+        if is_stream:
+            hashes[row] = -1
         if explicit.size and (explicit_valid.size == 0 or explicit_valid[row]):
             chosen = numba.int64(explicit[row])
+            if is_stream:
+                return -1 - row
         elif keys != 0 and (keys_valid == 0 or load_byte(keys_valid + row) != 0):
             start, size = _field(keys, key_data.size, keys_valid, row)
             if size < 0:
                 return -1 - row
-            chosen = (_murmur2(key_from + start, size) & 0x7FFFFFFF) % count
+            key_hash = _murmur2(key_from + start, size) & 0x7FFFFFFF
+            if is_stream:
+                hashes[row] = key_hash
+                chosen = _range_of(address(lows) + 4 * group_bases[topic], count, key_hash)
+            else:
+                chosen = key_hash % count
         else:
             chosen = numba.int64(sticky[topic])
         if chosen < 0 or chosen >= count:

@@ -1,7 +1,33 @@
-"""One partition's queue of batches and the task that sends them."""
+"""One partition's queue of batches and the task that sends them.
+
+The partition may be a segment of a stream. Once it is sealed, this sender counts what the segment
+has as stored, divides the rest by range and gives it to the senders of the successors (R2). So that
+a key's records stay in order and are stored once:
+
+- A segment's sender begins nothing new while a sender before it (``precedes``) has anything
+  unsettled: one of the same producer for a segment with a lower index and some of the same range,
+  which is a predecessor of any degree; after a merge there are two, and after a skipped resize
+  there need not be one in between. What is sent already may be sent again.
+- What it is given by those goes before what it was given otherwise. So does what comes to a sealed
+  segment later, because it was divided before the seal was known: a writer never goes back to older
+  ranges, so what it has given to successors since has other keys, or is newer.
+- A sequence is assigned when a batch is sent first, and then kept. What is given on gets a new one
+  there: sequences count from 0 in each segment.
+- What the segment has is all up to the last sequence that its refusal names. The refusal is given
+  once the seal is committed, so nothing that is still in flight can be stored any more.
+- Of a producer that is not idempotent all that is not acknowledged is given on: what was refused is
+  not stored, and what was not answered may be, as ever.
+
+What was given on stays in the producer's epoch, and so in its transaction. ``Owner`` counts its
+bytes throughout: a flush and a commit wait for it, and an abort drops it.
+
+A topic that was created anew, or has become a stream, is treated likewise, once for each batch: by
+POLICY_VIOLATION, by a partition that is missing, or by the topic's id in the metadata.
+"""
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,19 +35,34 @@ from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import Cluster
 from fencelog.client.model import Delivery
 from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, again
+from fencelog.client.streams.division import divided
+from fencelog.client.streams.known import Places
 from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.rpc.connection import Connection
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
-from fencelog.types import NO_SEQUENCE, TopicPartition
+from fencelog.types import NO_SEQUENCE, TopicId, TopicPartition
 from fencelog.wire.api_versions import PRODUCE_ADDS_PARTITIONS_FROM, ApiKey
 from fencelog.wire.batch import SEQUENCE_MODULUS
-from fencelog.wire.hot import PartitionResult, read_produce_response, write_produce_request
+from fencelog.wire.hot import (
+    AppendTags,
+    PartitionResult,
+    SealedSegment,
+    Successor,
+    read_produce_response,
+    write_produce_request,
+)
+from fencelog.wire.hot.append_tags import NO_TAGS
+from fencelog.wire.hot.produce import FLEXIBLE_FROM
 
 IN_FLIGHT_MAX = 5
 """A broker recognises duplicates among the last five batches of a producer only."""
 PRODUCE_VERSION_MAX = 12
 PRODUCE_VERSION_MIN = 3
+RESIZE_PAUSE_S = 0.015
+"""While a segment is being sealed a write is refused: that takes two commits, not a backoff."""
+UNKNOWN_OFFSET = -1
+"""The base offset of a batch of which only is known that it is stored."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +89,41 @@ class Owner(Protocol):
         """A batch will not be stored; nothing more is sent to this partition."""
         ...
 
+    async def places_after(
+        self, sender: "PartitionSender", error: RequestError, sealed: SealedSegment | None
+    ) -> Places | None:
+        """Return where what the sender has belongs now; None if it belongs where it is."""
+        ...
+
+    def given_on(self, batch: EncodedBatch, parts: Sequence[EncodedBatch]) -> None:
+        """A batch's records are sent in these batches instead, before all that is newer."""
+        ...
+
 
 @dataclass(slots=True)
 class _Queued:
-    """A batch in flight. ``first``: no unacknowledged batch was sent before it."""
+    """A batch that is not acknowledged.
+
+    Attributes:
+        first: no unacknowledged batch was sent before it.
+        sequence: of its first record, once it was sent; NO_SEQUENCE without idempotence.
+    """
 
     batch: EncodedBatch
     answer: "asyncio.Future[memoryview] | None" = None
     first: bool = False
+    was_sent: bool = False
+    sequence: int = NO_SEQUENCE
 
 
 class PartitionSender:
-    """Sends batches in the order in which they were put."""
+    """Sends batches in the order in which they were put.
+
+    Attributes:
+        partition: where it sends them.
+        topic_id: of the stream that it is a segment of; None of any other topic.
+        range: the segment's hashes; None without a stream.
+    """
 
     def __init__(
         self,
@@ -69,15 +133,27 @@ class PartitionSender:
         identity: ProducerIdentity,
         *,
         acks: int,
+        topic_id: TopicId | None = None,
+        range_: Successor | None = None,
     ) -> None:
         """Start the task; it waits for the first batch."""
+        self.partition, self.topic_id, self.range = partition, topic_id, range_
         self._cluster = cluster
         self._owner = owner
-        self._partition = partition
         self._identity = identity
         self._acks = acks
         self._queue: deque[_Queued] = deque()
+        self._given: deque[_Queued] = deque()
+        """What senders before this one have given; it goes before what was not sent yet."""
+        self._after: list[PartitionSender] = []
+        self._blockers = 0
+        """How many of the senders before this one have anything unsettled."""
+        self._places: Places | None = None
+        """Where all that is not stored belongs, once it does not belong here."""
+        self._sealed: SealedSegment | None = None
         self._sequence = 0
+        self._former: PartitionSender | None = None
+        self._turn = partition.partition
         # The first batch of a transaction is sent alone: the leader verifies it.
         self._window = 1
         self._wake = asyncio.Event()
@@ -87,18 +163,45 @@ class PartitionSender:
         self._task.add_done_callback(self._ended)
 
     def put(self, batch: EncodedBatch) -> None:
-        """Queue a batch; its sequence is fixed from here on."""
-        identity = self._identity
-        sequence = NO_SEQUENCE if identity.producer_id < 0 else self._sequence
-        batch.finish(
-            identity.producer_id,
-            identity.producer_epoch,
-            sequence,
-            transactional=identity.transactional_id is not None,
-        )
-        self._sequence = (self._sequence + batch.count) % SEQUENCE_MODULUS
+        """Queue a batch."""
+        self._unsettle()
         self._queue.append(_Queued(batch))
         self._wake.set()
+
+    def give(self, batch: EncodedBatch) -> None:
+        """Queue a batch before all that was put and not sent yet, behind what was given before."""
+        self._unsettle()
+        self._given.append(_Queued(batch))
+        self._wake.set()
+
+    def precedes(self, other: "PartitionSender") -> None:
+        """Let another sender wait for what this one has, now and later."""
+        self._after.append(other)
+        if self._queue or self._given:
+            other.block()
+
+    def block(self) -> None:
+        """Begin nothing new: a sender before this one has something unsettled."""
+        self._blockers += 1
+
+    def unblock(self) -> None:
+        """One of the senders before this one has settled all that it had."""
+        self._blockers -= 1
+        self._wake.set()
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether some of what is not settled may be stored."""
+        return any(each.was_sent for each in self._queue)
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the next record that is sent first."""
+        return self._sequence
+
+    def continue_sequences_of(self, former: "PartitionSender") -> None:
+        """Begin where a sender of the same partition ends: its topic was created anew."""
+        self._former = former
 
     async def stop(self) -> None:
         """Stop sending; returns when the task has ended."""
@@ -108,17 +211,20 @@ class PartitionSender:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         """Report an internal error to the owner, which would wait forever otherwise."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            what = f"the sender of {self._partition} failed"
+            what = f"the sender of {self.partition} failed"
             self._owner.failed(failure(ErrorCode.UNKNOWN_SERVER_ERROR, what, repr(error)))
 
     async def _run(self) -> None:
         backoff = Backoff()
         deadline: Deadline | None = None
         while True:
-            while not self._queue:
+            while not self._has_work():
                 deadline = None
                 self._wake.clear()
                 await self._wake.wait()
+            if self._places is not None:
+                await self._give_on(self._queue[0], self._places)
+                continue
             left = len(self._queue)
             deadline = deadline or self._cluster.deadline()
             try:
@@ -126,40 +232,109 @@ class PartitionSender:
             except RequestError as error:
                 if len(self._queue) < left:
                     deadline, backoff = self._cluster.deadline(), Backoff()
-                if error.code in STALE_ROUTE and not self._is_moved:
-                    self._cluster.forget(self._partition.topic)
-                self._is_moved = False
-                if error.code not in RETRIABLE:
-                    self._owner.failed(error)
-                    return
-                await backoff.wait(deadline)
-                if deadline.passed:
-                    self._owner.failed(again(error, f"; given up after {deadline}"))
+                if not await self._goes_on(error, backoff, deadline):
                     return
 
+    async def _goes_on(self, error: RequestError, backoff: Backoff, deadline: Deadline) -> bool:
+        """Wait before the next attempt; tell the owner if there is none."""
+        if error.code in STALE_ROUTE and not self._is_moved:
+            self._cluster.forget(self.partition.topic)
+        self._is_moved = False
+        if await self._belongs_elsewhere(error):
+            return True
+        if error.code not in RETRIABLE:
+            self._owner.failed(error)
+            return False
+        if error.code is ErrorCode.RESIZE_IN_PROGRESS:
+            await asyncio.sleep(min(RESIZE_PAUSE_S, deadline.left_s))
+        else:
+            await backoff.wait(deadline)
+        if deadline.passed:
+            self._owner.failed(again(error, f"; given up after {deadline}"))
+            return False
+        return True
+
+    def _has_work(self) -> bool:
+        """Whether the head of the queue may be sent, or given on."""
+        if self._blockers:
+            return bool(self._queue) and self._queue[0].was_sent
+        if self._given:
+            sent = [each for each in self._queue if each.was_sent]
+            rest = [each for each in self._queue if not each.was_sent]
+            self._queue = deque([*sent, *self._given, *rest])
+            self._given.clear()
+        return bool(self._queue)
+
+    def _unsettle(self) -> None:
+        if self._after and not self._queue and not self._given:
+            for each in self._after:
+                each.block()
+
+    def _settled(self) -> None:
+        """Remove the head of the queue: it is stored, or another sender's."""
+        self._queue.popleft()
+        if self._after and not self._queue and not self._given:
+            for each in self._after:
+                each.unblock()
+
+    async def _belongs_elsewhere(self, error: RequestError) -> bool:
+        """Find out whether a refusal means that the queue belongs to other senders."""
+        sealed, self._sealed = self._sealed, None
+        if sealed is None and any(each.batch.is_divided_again for each in self._queue):
+            return False
+        try:
+            self._places = await self._owner.places_after(self, error, sealed)
+        except RequestError as failed:
+            if sealed is not None:
+                self._owner.failed(failed)
+            return False  # else the error that it follows is what is told
+        self._sealed = sealed
+        return self._places is not None
+
+    async def _give_on(self, head: _Queued, places: Places) -> None:
+        """Count the head as stored, if the sealed segment has it; else give it to other senders."""
+        batch = head.batch
+        if self._sealed is not None and _has_stored(self._sealed, head):
+            delivery = Delivery(
+                partition=self.partition, base_offset=UNKNOWN_OFFSET, count=batch.count
+            )
+            self._owner.acknowledged(delivery, len(batch.buffer))
+        else:
+            self._turn += 1
+            parts = await divided(batch, places, self._turn)
+            for each in parts:
+                each.is_divided_again = batch.is_divided_again or self._sealed is None
+            self._owner.given_on(batch, parts)
+        self._settled()
+
     async def _drain(self, deadline: Deadline) -> None:
-        """Send until the queue is empty. Raises the first failure once nothing is in flight."""
-        connection = await self._cluster.leader(self._partition, deadline)
+        """Send until nothing may be sent. Raises the first failure once nothing is in flight."""
+        connection = await self._cluster.leader(self.partition, deadline)
+        if self.topic_id is not None and self._cluster.topic_id(self.partition.topic) not in (
+            None,
+            self.topic_id,
+        ):
+            raise failure(ErrorCode.UNKNOWN_TOPIC_ID, f"stream {self.partition.topic} is another")
         version = self._version(connection)
         try:
-            while self._queue:
+            while self._has_work():
                 for index, queued in enumerate(self._queue):
-                    if index >= self._window:
+                    if index >= self._window or (self._blockers and not queued.was_sent):
                         break
                     if queued.answer is None:
                         queued.first = index == 0
-                        queued.answer = self._start(connection, version, queued.batch)
+                        queued.answer = self._start(connection, version, queued)
                 head = self._queue[0]
                 assert head.answer is not None
                 # After progress the deadline starts again.
                 answered = self._cluster.request_deadline(self._cluster.deadline())
                 body = await connection.answer(head.answer, answered)
                 offset = self._judge(head, self._result(connection, body, version), connection)
-                self._queue.popleft()
+                self._settled()
                 if self._identity.producer_id >= 0:
                     self._window = IN_FLIGHT_MAX
                 self._owner.acknowledged(
-                    Delivery(partition=self._partition, base_offset=offset, count=head.batch.count),
+                    Delivery(partition=self.partition, base_offset=offset, count=head.batch.count),
                     len(head.batch.buffer),
                 )
         except RequestError:
@@ -189,22 +364,46 @@ class PartitionSender:
         elif self._identity.transactional_id is not None:
             # In a transaction the write itself adds the partition.
             least = PRODUCE_ADDS_PARTITIONS_FROM
+        if self.topic_id is not None:
+            least = max(least, FLEXIBLE_FROM)  # older versions have no room for tags
         version = min(high, most)
         if version < max(low, least):
             raise failure(ErrorCode.UNSUPPORTED_VERSION, f"Produce to broker {connection.address}")
         return version
 
     def _start(
-        self, connection: Connection, version: int, batch: EncodedBatch
+        self, connection: Connection, version: int, queued: _Queued
     ) -> "asyncio.Future[memoryview]":
+        if not queued.was_sent:
+            self._number(queued)
+        batch, tags = queued.batch, NO_TAGS
+        if self.topic_id is not None:
+            tags = {self.partition: AppendTags(batch.median_hash)}
         body = write_produce_request(
             version,
             self._identity.transactional_id,
             self._acks,
             int(self._cluster.options.request_timeout_s * 1000),
-            [(self._partition.topic, [(self._partition.partition, batch.buffer)])],
+            [(self.partition.topic, [(self.partition.partition, batch.buffer)])],
+            tags,
         )
         return connection.start(ApiKey.PRODUCE, version, body)
+
+    def _number(self, queued: _Queued) -> None:
+        """Assign the next sequence to a batch, and complete its header."""
+        identity, batch = self._identity, queued.batch
+        queued.was_sent = True
+        if self._former is not None:
+            self._sequence, self._former = self._former.next_sequence, None
+        if identity.producer_id >= 0:
+            queued.sequence = self._sequence
+            self._sequence = (self._sequence + batch.count) % SEQUENCE_MODULUS
+        batch.finish(
+            identity.producer_id,
+            identity.producer_epoch,
+            queued.sequence,
+            transactional=identity.transactional_id is not None,
+        )
 
     def _result(self, connection: Connection, body: memoryview, version: int) -> PartitionResult:
         try:
@@ -216,12 +415,12 @@ class PartitionSender:
             ) from error
         for name, results in topics:
             for result in results:
-                if (name, result.partition) == self._partition:
+                if (name, result.partition) == self.partition:
                     self._is_moved = self._cluster.learn(
-                        self._partition, result.current_leader, endpoints
+                        self.partition, result.current_leader, endpoints
                     )
                     return result
-        text = f"the response of broker {connection.address} lacks {self._partition}"
+        text = f"the response of broker {connection.address} lacks {self.partition}"
         connection.close(text)
         raise failure(ErrorCode.NETWORK_EXCEPTION, text)
 
@@ -232,7 +431,7 @@ class PartitionSender:
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             return result.base_offset
         text = (
-            f"write of {head.batch.count} records to {self._partition} "
+            f"write of {head.batch.count} records to {self.partition} "
             f"at broker {connection.address}"
         )
         if code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not head.first:
@@ -241,4 +440,14 @@ class PartitionSender:
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             # A leader that has just started may not know it yet; metadata is authoritative.
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self._sealed = result.sealed
         raise failure(code, text, result.error_message)
+
+
+def _has_stored(sealed: SealedSegment, queued: _Queued) -> bool:
+    """Whether a sealed segment has a batch: its sequences are not above the last one there."""
+    if not queued.was_sent or queued.sequence == NO_SEQUENCE or sealed.last_sequence < 0:
+        return False
+    last = queued.sequence + queued.batch.count - 1
+    # Sequences wrap, and far fewer than half of them are on their way.
+    return (sealed.last_sequence - last) % SEQUENCE_MODULUS < SEQUENCE_MODULUS // 2

@@ -11,7 +11,7 @@ need not be waited for (E14).
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fencelog.client.batches import EncodedBatch
@@ -20,12 +20,15 @@ from fencelog.client.model import Compression, Delivery, Joined, ProduceIsolatio
 from fencelog.client.partition_sender import PartitionSender, ProducerIdentity
 from fencelog.client.producer_ids import ask_for_end, init_producer_id
 from fencelog.client.retry import RETRIABLE, again, retrying
+from fencelog.client.streams.known import Places
+from fencelog.client.streams.moving import places_after, put_in_order
 from fencelog.client.versioned_transactions import Transactions
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.rpc.connection import Connection
 from fencelog.rpc.failures import failure
-from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicId, TopicPartition
 from fencelog.wire.api_versions import END_BUMPS_FROM, ApiKey
+from fencelog.wire.hot import SealedSegment
 from fencelog.wire.messages.end_txn import EndTxnResponse
 from fencelog.wire.primitives import error_code
 
@@ -115,6 +118,10 @@ class Sender:
         self._options = options
         self._identity = ProducerIdentity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, None)
         self._partitions: dict[TopicPartition, PartitionSender] = {}
+        self._former: list[PartitionSender] = []
+        """Of topics that were created anew, for what they were before."""
+        self._streams: set[str] = set()
+        """Topics of which some sender is for a segment."""
         self._in_transaction = options.joined is not None
         self._wrote = False
         self._end_is_unknown = False
@@ -162,7 +169,7 @@ class Sender:
                 await self._changed.wait()
             self._check()
             self._waiting_bytes += len(batch.buffer)
-            self._partition(batch.partition).put(batch)
+            self._sender_of(batch).put(batch)
 
     async def flush(self) -> list[Delivery]:
         """Wait until everything is acknowledged; return what was since the last flush.
@@ -229,6 +236,20 @@ class Sender:
             self._failure = error
         self._signal()
 
+    async def places_after(
+        self, sender: PartitionSender, error: RequestError, sealed: SealedSegment | None
+    ) -> Places | None:
+        """Return where what a partition's sender has belongs; None if it belongs where it is."""
+        if self._identity.partitions_added:
+            return None  # of a broker without streams, or written as if it had none
+        return await places_after(self._cluster, sender, error, sealed, has_sent=sender.has_sent)
+
+    def given_on(self, batch: EncodedBatch, parts: Sequence[EncodedBatch]) -> None:
+        """Give a batch's records to the senders of the partitions where they belong."""
+        self._waiting_bytes += sum(len(each.buffer) for each in parts) - len(batch.buffer)
+        for each in parts:
+            self._sender_of(each).give(each)
+
     # --- inside
 
     def _check(self) -> None:
@@ -239,24 +260,47 @@ class Sender:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def _partition(self, partition: TopicPartition) -> PartitionSender:
-        """Create the partition's sender."""
+    def _sender_of(self, batch: EncodedBatch) -> PartitionSender:
+        """Return the sender for a batch's partition; creates it if there is none."""
         # Before the request: if its response is lost, EndTxn must be sent all the same.
         self._wrote = True
-        if partition not in self._partitions:
-            self._partitions[partition] = PartitionSender(
-                self._cluster,
-                self,
-                partition,
-                self._identity,
-                acks=self._options.acks,
-            )
-        return self._partitions[partition]
+        found = self._partitions.get(batch.partition)
+        if found is None or found.topic_id != batch.topic_id:
+            found = self._create_sender(batch.partition, batch.topic_id, found)
+        return found
+
+    def _create_sender(
+        self, partition: TopicPartition, topic_id: TopicId | None, former: PartitionSender | None
+    ) -> PartitionSender:
+        """Create a partition's sender, instead of one for the topic as it was."""
+        topic = partition.topic
+        range_ = None
+        if topic_id is not None:
+            range_ = self._cluster.streams.range_of(topic, topic_id, partition.partition)
+        sender = PartitionSender(
+            self._cluster,
+            self,
+            partition,
+            self._identity,
+            acks=self._options.acks,
+            topic_id=topic_id,
+            range_=range_,
+        )
+        if former is not None:
+            self._former.append(former)
+            if self._identity.transactional_id is None:
+                sender.continue_sequences_of(former)
+        if topic_id is not None or topic in self._streams:
+            self._streams.add(topic)
+            put_in_order(sender, [*self._former, *self._partitions.values()])
+        self._partitions[partition] = sender
+        return sender
 
     async def _drop(self) -> None:
-        partitions, self._partitions = self._partitions, {}
-        for partition in partitions.values():
-            await partition.stop()
+        senders = [*self._partitions.values(), *self._former]
+        self._partitions, self._former = {}, []
+        for sender in senders:
+            await sender.stop()
         self._waiting_bytes = 0
         self._deliveries.clear()
 

@@ -6,17 +6,28 @@ in the order in which they were committed. Each batch is checked by its producer
 none left out, no transaction that nobody began, no marker that nobody decided or that comes late.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from fencelog.broker.metadata.catalog import INTERNAL_TOPICS
 from fencelog.coordination.shard import LogRecord
 from fencelog.errors import CorruptionError
 from fencelog.types import NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.batch import BatchHeader, check_crc, read_header
-from fencelog.wire.control import Marker, read_control
+from fencelog.wire.control import Marker, Seal, read_control
 from fencelog.wire.records import read_records
 from fencelog_sim.monitors.coordinator_model import Coordinators, Place
-from fencelog_sim.monitors.ledger import Ledger
+from fencelog_sim.monitors.ledger import UNKNOWN, Ledger
+
+
+class ShownOffsets(NamedTuple):
+    """What a replica would show readers."""
+
+    log_start: int
+    last_stable: int
+    high_watermark: int
+    sealed_at: int = UNKNOWN
+    """Of the seal of a stream's segment (R2)."""
 
 
 class CommittedLogs:
@@ -57,6 +68,8 @@ class CommittedLogs:
         producer_id, coordinators = header.producer_id, self.coordinators
         if header.is_control:
             marker = read_control(data)
+            if isinstance(marker, Seal):
+                return [ledger.seal(header)]
             if producer_id < 0 or not isinstance(marker, Marker):
                 return []
             problem = coordinators.check(name, header, marker, serving=False)
@@ -64,6 +77,7 @@ class CommittedLogs:
             coordinators.end(name, producer_id, commit=marker.commit)
             return problems
         problems = [*self._coordinate(name, header, data)] if name.topic in INTERNAL_TOPICS else []
+        problems.append(ledger.behind_seal(header))
         if producer_id >= 0:
             opens = header.is_transactional and producer_id not in ledger.open
             problems.append(coordinators.check_begin(name, header) if opens else None)
@@ -88,6 +102,22 @@ class CommittedLogs:
         """Where it must be, once all that is committed is below the high watermark."""
         end = self._ends.get(name, 0)
         return self._ledgers.setdefault(name, Ledger()).last_stable_offset(end, log_start)
+
+    def shown_problems(self, name: TopicPartition, shown: ShownOffsets) -> Iterator[str]:
+        """Yield what a leader shows otherwise, whose high watermark is the end of all this."""
+        expected = self.last_stable_offset(name, shown.log_start)
+        if shown.last_stable != expected:
+            yield f"the last stable offset is {shown.last_stable}, expected {expected} (E10)"
+        seal = self.sealed_at(name)
+        if shown.sealed_at != seal:
+            yield f"its seal is at {seal}, the leader has {shown.sealed_at} (R2)"
+        if 0 <= seal < shown.log_start:
+            yield f"the log start {shown.log_start} is behind the seal at {seal} (R2)"
+
+    def sealed_at(self, name: TopicPartition) -> int:
+        """Return the offset of the committed seal, -1 without one."""
+        ledger = self._ledgers.get(name)
+        return UNKNOWN if ledger is None else ledger.sealed_at
 
     # -- questions of the coordinator model ------------------------------------------------------
 

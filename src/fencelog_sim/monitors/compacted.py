@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fencelog.coordination.shard import LogRecord
 from fencelog.types import NO_SEQUENCE
 from fencelog.wire.batch import BatchHeader
-from fencelog.wire.control import Marker, OwnershipRecord
+from fencelog.wire.control import Marker, OwnershipRecord, Seal
 from fencelog.wire.filtering import delete_horizon
 from fencelog.wire.records import Headers, read_records
 from fencelog_sim.monitors.ledger import Ledger
@@ -31,6 +31,7 @@ class Batch(NamedTuple):
     records: tuple[tuple[int, LogRecord], ...]
     """Of a coordinator's log only, each with its offset."""
     owner: OwnershipRecord | None = None
+    seal: Seal | None = None
 
 
 class _Record(NamedTuple):

@@ -19,10 +19,12 @@ from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.log import layout
 from fencelog.log.values import MarkerToWrite
 from fencelog.node import Node
+from fencelog.ports import MetadataChange
 from fencelog.types import Instant, Offset, ProducerId, TopicPartition
 from fencelog_sim.monitors.log_oracle import LogOracles
 from fencelog_sim.monitors.observed_log import LogOracle
 from fencelog_sim.monitors.replays import LogReplay, ShardReplay
+from fencelog_sim.monitors.stream_model import StreamModel
 from fencelog_sim.monitors.upkeep import RecoveryPoint, Retention, Timers, forgotten
 from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.host import Watcher
@@ -36,6 +38,7 @@ ROUND_EVENTS = 32
 """A round over all partitions begins every so many steps, and goes on by one at each step."""
 
 NO_PARTITION = TopicPartition("producer-ids", 0)
+METADATA = TopicPartition("metadata", 0)
 Offsets: TypeAlias = tuple[int, int, int, int]
 """Log start, last stable offset, high watermark, end."""
 NOT_SEEN: Offsets = (-1, -1, -1, -1)
@@ -96,7 +99,9 @@ class Monitor(Watcher):
         """Every producer id that any broker process assigned."""
         self._may_be_damaged = False
         self._events = self._lives = self._recoveries = self._compared = 0
+        self._streams = StreamModel(self._oracles.seal_problem)
         world.host.watcher = self
+        world.host.metadata.store.committed = self._metadata_changed
         world.loop.after_event = self.after_event
 
     @property
@@ -117,6 +122,7 @@ class Monitor(Watcher):
             "files compacted": self._oracles.swaps,
             "takeovers": len(self._oracles.coordinators.grants.takeovers),
             "preemptions": len(self._oracles.coordinators.grants.preemptions),
+            "segments opened by resizes": self._streams.resizes,
         }
 
     # -- starts and ends of the broker ---------------------------------------------------------
@@ -198,6 +204,11 @@ class Monitor(Watcher):
                 watched.due = True
             for shard in self._shards.values():
                 shard.due = True
+
+    def _metadata_changed(self, changes: Sequence[MetadataChange]) -> None:
+        """A write to the store has taken effect."""
+        for problem in self._streams.take(changes):
+            self._report(METADATA, problem)
 
     # -- finding partitions -------------------------------------------------------------------
 
@@ -408,6 +419,8 @@ class Monitor(Watcher):
         if before != NOT_SEEN and log_start > before[0]:
             self._check_retention(watched, oracle, log_start)
         oracle.log_start = log_start
+        if 0 <= oracle.ledger.sealed_at < log_start:
+            self._report(name, f"log start {log_start} behind the seal (R2)")
         self._oracles.stands(oracle, high_watermark)
         if high_watermark > oracle.end:
             self._report(name, f"HW {high_watermark}, though the disk has {oracle.end} (D1)")

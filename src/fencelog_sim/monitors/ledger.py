@@ -64,7 +64,22 @@ class Ledger:
         self.aborted: list[Aborted] = []
         self.marked: dict[int, int] = {}
         """Offset of each producer's last marker."""
+        self.sealed_at = UNKNOWN
+        """Offset of the seal: no records follow it (R2)."""
         self._ended: deque[tuple[int, int]] = deque()
+
+    def seal(self, header: BatchHeader) -> str | None:
+        """Apply a seal; returns its violation or None."""
+        if self.sealed_at >= 0:
+            return f"a second seal, the first one is at {self.sealed_at} (R2)"
+        self.sealed_at = header.base_offset
+        return None
+
+    def behind_seal(self, header: BatchHeader) -> str | None:
+        """Return what is wrong with records here: whether the log was sealed before."""
+        if self.sealed_at < 0:
+            return None
+        return f"records of producer {header.producer_id} behind the seal at {self.sealed_at} (R2)"
 
     def data(self, header: BatchHeader) -> str | None:
         """Apply a data batch of a producer; returns its violation or None."""

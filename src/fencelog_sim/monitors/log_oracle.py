@@ -14,7 +14,7 @@ from fencelog.errors import CorruptionError, WireError
 from fencelog.log import layout
 from fencelog.types import NO_PRODUCER_ID, TopicPartition
 from fencelog.wire.batch import HEADER_BYTES, BatchHeader, check_crc, read_header
-from fencelog.wire.control import Control, Marker, OwnershipRecord, read_control
+from fencelog.wire.control import Control, Marker, OwnershipRecord, Seal, read_control
 from fencelog.wire.records import read_records
 from fencelog_sim.monitors.compacted import Batch, Swap, SwapChecker
 from fencelog_sim.monitors.coordinator_model import Coordinators, Place
@@ -137,6 +137,10 @@ class LogOracles:
         if batch.records:
             problems = self._coordinate(log, batch)
             self._report_all(log, where, [] if self.weakened else problems)
+        if batch.seal is not None:
+            self._report_all(log, where, [log.ledger.seal(header)])
+        elif not header.is_control:
+            self._report_all(log, where, [log.ledger.behind_seal(header)])
         if header.producer_id < 0:
             return
         if batch.marker is not None:
@@ -388,6 +392,8 @@ class LogOracles:
             log.leader_epoch = max(log.leader_epoch, header.leader_epoch)
             if batch.records:
                 self._coordinate(log, batch)
+            if batch.seal is not None:
+                log.ledger.seal(header)
             if header.producer_id < 0:
                 continue
             if batch.marker is not None:
@@ -402,6 +408,17 @@ class LogOracles:
         """Whether the producer has data there without a marker after it."""
         log = self.logs.get(layout.directory_name(partition))
         return log is not None and not log.stale and producer_id in log.ledger.open
+
+    def seal_problem(self, partition: TopicPartition, offset: int) -> str | None:
+        """Return why the log has no committed seal at an offset, None if it has."""
+        log = self.logs.get(layout.directory_name(partition))
+        if log is None:
+            return "there is no log"
+        if log.ledger.sealed_at != offset:
+            return f"the seal of its log is at {log.ledger.sealed_at}"
+        offsets = self._offsets(partition)
+        high_watermark = log.promised if offsets is None else offsets[1]
+        return None if high_watermark > offset else f"it is committed up to {high_watermark}"
 
     def last_marker(self, producer_id: int, partition: TopicPartition) -> int | None:
         """Offset of the producer's last marker there."""
@@ -458,4 +475,5 @@ def _batch(
         )
     marker = control if isinstance(control, Marker) else None
     owner = control if isinstance(control, OwnershipRecord) else None
-    return Batch(segment, position, header, crc32(data), marker, records, owner)
+    ending = control if isinstance(control, Seal) else None
+    return Batch(segment, position, header, crc32(data), marker, records, owner, ending)

@@ -19,6 +19,7 @@ from fencelog.log.rebuild import LogBuilder
 from fencelog.log.state import LogState
 from fencelog.log.values import MarkerToWrite
 from fencelog.types import Instant, Offset, ProducerId
+from fencelog_sim.monitors.ledger import UNKNOWN
 from fencelog_sim.monitors.observed_log import LogOracle
 
 GIVEN = frozenset({"coordinator_epoch", "_limits"})
@@ -206,7 +207,7 @@ class LogReplay:
             if batch.segment != self._segment:
                 self._segment = batch.segment
                 self._builder.open_segment(Offset(batch.segment))
-            self._builder.replay(batch.header, batch.marker or batch.owner)
+            self._builder.replay(batch.header, batch.marker or batch.owner or batch.seal)
         self._fed = len(log.batches)
         return self._builder._state
 
@@ -268,6 +269,7 @@ def _ledger_difference(log: LogOracle, live: PartitionLog) -> Iterator[str]:
         },
         "open": {each.producer_id: each.first_offset for each in live.open_transactions()},
         "aborted": _aborted(log, [each[:3] for each in live_aborted]),
+        "seal": UNKNOWN if live.sealed_at is None else live.sealed_at,
     }
     ledger = log.ledger
     seen: dict[str, object] = {
@@ -277,6 +279,7 @@ def _ledger_difference(log: LogOracle, live: PartitionLog) -> Iterator[str]:
         },
         "open": dict(ledger.open),
         "aborted": _aborted(log, seen_aborted),
+        "seal": ledger.sealed_at,
     }
     problem = difference(actual, seen)
     if problem is not None:

@@ -22,7 +22,7 @@ one only the states are looked at.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Topic
 from fencelog.coordination.controller.model import (
@@ -38,8 +38,9 @@ from fencelog.node import Node
 from fencelog.ports import MetadataChange
 from fencelog.types import Offset, TopicPartition
 from fencelog.wire.batch import check_crc
-from fencelog_sim.monitors.committed import CommittedLogs
+from fencelog_sim.monitors.committed import CommittedLogs, ShownOffsets
 from fencelog_sim.monitors.replica_logs import ReplicaLogs, StoredBatch, whole_batches
+from fencelog_sim.monitors.stream_model import StreamModel
 from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.host import BrokerHost, Watcher
 from fencelog_sim.world.loop import Process
@@ -50,14 +51,6 @@ READS = frozenset({"Fetch", "ListOffsets", "Metadata", "FindCoordinator"})
 """What a broker may answer only while nobody else can lead."""
 Led: TypeAlias = Callable[[Node, TopicPartition], int | None]
 """The epoch in which a broker leads a partition right now; None if it does not."""
-
-
-class ShownOffsets(NamedTuple):
-    """What a replica would show readers."""
-
-    log_start: int
-    last_stable: int
-    high_watermark: int
 
 
 Shown: TypeAlias = Callable[[Node, TopicPartition], ShownOffsets | None]
@@ -109,6 +102,7 @@ class ReplicationMonitor:
         self._shown = shown
         self._logs = ReplicaLogs()
         self._committed = CommittedLogs()
+        self._streams = StreamModel(self._seal_problem)
         self._topics: dict[str, Topic] = {}
         self._deleted: set[str] = set()
         """Topics whose names another topic may have later: files are named after them."""
@@ -166,6 +160,7 @@ class ReplicationMonitor:
             "states of partitions observed": self.states,
             "batches observed": self.batches,
             "batches committed": committed,
+            "segments opened by resizes": self._streams.resizes,
         }
 
     def is_complete(self) -> bool:
@@ -185,6 +180,8 @@ class ReplicationMonitor:
     # -- what the store says -------------------------------------------------------------------
 
     def _store_changed(self, changes: Sequence[MetadataChange]) -> None:
+        for problem in self._streams.take(changes):
+            self._add(f"{problem} [at {self._world.loop.time():.6f} s]")
         for change in changes:
             if change.key.startswith(TOPIC_PREFIX):
                 self._topic_changed(change)
@@ -411,14 +408,17 @@ class ReplicationMonitor:
             self._report(partition, f"committed, and not durable at {sorted(missing)}: {last}")
 
     def _check_stable(self, node: Node, partition: _Partition) -> None:
-        """A leader that knows all that is committed shows transactional readers as much (E10)."""
+        """A leader that knows all that is committed shows as much (E10, R2)."""
         offsets = self._shown(node, partition.name)
         if offsets is None or offsets.high_watermark != partition.end:
             return
-        shown = offsets.last_stable
-        expected = self._committed.last_stable_offset(partition.name, offsets.log_start)
-        if shown != expected:
-            self._report(partition, f"the last stable offset is {shown}, expected {expected} (E10)")
+        for problem in self._committed.shown_problems(partition.name, offsets):
+            self._report(partition, problem)
+
+    def _seal_problem(self, name: TopicPartition, offset: int) -> str | None:
+        """Return why a partition has no committed seal at an offset, None if it has."""
+        found = self._committed.sealed_at(name)
+        return None if found == offset else f"the committed seal is at {found}"
 
     def _complete(
         self, partition: _Partition, host: BrokerHost, why: str, upto: int | None = None

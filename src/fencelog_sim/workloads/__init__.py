@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from fencelog_sim.faults import Points
 from fencelog_sim.workload import Workload
 from fencelog_sim.workloads.admin import admin
 from fencelog_sim.workloads.bank import bank
@@ -10,6 +11,8 @@ from fencelog_sim.workloads.keyed import keyed
 from fencelog_sim.workloads.owners import owners
 from fencelog_sim.workloads.queue import queue, queue_aiokafka
 from fencelog_sim.workloads.quiet import quiet
+from fencelog_sim.workloads.streams import POINTS as STREAM_POINTS
+from fencelog_sim.workloads.streams import streams
 from fencelog_sim.workloads.versioned import versioned
 
 WORKLOADS: Mapping[str, Callable[[], Workload]] = {
@@ -21,6 +24,10 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "keyed": keyed,
     "owners": owners,
     "quiet": quiet,
+    "streams": streams,
     "versioned": versioned,
 }
 """Every workload by its name; each call makes a fresh one."""
+
+POINTS: Mapping[str, Points] = {"streams": STREAM_POINTS}
+"""What faults may wait for besides, by the workload's name."""

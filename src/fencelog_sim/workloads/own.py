@@ -24,15 +24,18 @@ WRAP_SHARE = 1 / 8
 WRAP_RECORDS_MAX = 30
 
 
-def open_cluster(stage: Stage) -> Cluster:
-    """Return a client of the stage's cluster, named after the process."""
-    return Cluster(
-        ClusterOptions(
-            bootstrap_servers=stage.bootstrap,
-            client_id=stage.history.process,
-            request_timeout_s=CALL_S,
-        )
+def options_of(stage: Stage) -> ClusterOptions:
+    """Return how a client connects to the stage's cluster: named after the process."""
+    return ClusterOptions(
+        bootstrap_servers=stage.bootstrap,
+        client_id=stage.history.process,
+        request_timeout_s=CALL_S,
     )
+
+
+def open_cluster(stage: Stage) -> Cluster:
+    """Return a client of the stage's cluster."""
+    return Cluster(options_of(stage))
 
 
 def encode(partition: TopicPartition, values: Sequence[str], now_s: float) -> EncodedBatch:

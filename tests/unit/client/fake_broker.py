@@ -7,6 +7,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable
 
+from fencelog.coordination.streams.model import Stream
 from fencelog.errors import ErrorCode
 from fencelog.wire.api_versions import SUPPORTED, ApiKey
 from fencelog.wire.framing import frame
@@ -19,6 +20,12 @@ from fencelog.wire.hot import (
 )
 from fencelog.wire.message import Message
 from fencelog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from fencelog.wire.messages.describe_streams import (
+    DescribeStreamsRequest,
+    DescribeStreamsResponse,
+    StreamDescription,
+    StreamSegmentDescription,
+)
 from fencelog.wire.messages.find_coordinator import FindCoordinatorResponse
 from fencelog.wire.messages.metadata import (
     MetadataResponse,
@@ -32,6 +39,25 @@ Answer = Message | bytes | None
 """A message, a raw body, or None: the connection breaks instead."""
 
 
+def described(name: str, topic_id: bytes, stream: Stream | None) -> StreamDescription:
+    """What a broker says of a topic that is this stream, or none."""
+    return StreamDescription(
+        name=name,
+        topic_id=topic_id,
+        segments=[
+            StreamSegmentDescription(
+                index=each.index,
+                low=each.low,
+                high=each.high,
+                state=each.state.value,
+                predecessors=list(each.predecessors),
+                end_offset=each.end,
+            )
+            for each in (stream.segments if stream else ())
+        ],
+    )
+
+
 class FakeBroker(Closing):
     """Topic ``t`` with one partition; answers from a script, and then sensibly."""
 
@@ -42,6 +68,9 @@ class FakeBroker(Closing):
         self.conversations: list[list[int]] = []
         self.produced: list[ProduceRequest] = []
         self.topics = {"t": 1}
+        self.streams: dict[str, Stream] = {}
+        """Of the topics, those that are streams."""
+        self.topic_ids: dict[str, bytes] = {}
         self._stored = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -119,6 +148,11 @@ class FakeBroker(Closing):
                 return self._metadata()
             case ApiKey.FIND_COORDINATOR:
                 return FindCoordinatorResponse(node_id=1, host="127.0.0.1", port=self.port)
+            case ApiKey.DESCRIBE_STREAMS:
+                asked = DescribeStreamsRequest.read(body, version)
+                return DescribeStreamsResponse(
+                    streams=[self._described(name) for name in asked.names or self.streams]
+                )
             case ApiKey.PRODUCE:
                 return self._produce(version, body, ErrorCode.NONE)
             case _:
@@ -132,6 +166,7 @@ class FakeBroker(Closing):
             topics=[
                 MetadataResponseTopic(
                     name=name,
+                    topic_id=self._topic_id(name),
                     partitions=[
                         MetadataResponsePartition(
                             partition_index=n, leader_id=1, replica_nodes=[1], isr_nodes=[1]
@@ -142,6 +177,12 @@ class FakeBroker(Closing):
                 for name, count in self.topics.items()
             ],
         )
+
+    def _described(self, name: str) -> StreamDescription:
+        return described(name, self._topic_id(name), self.streams.get(name))
+
+    def _topic_id(self, name: str) -> bytes:
+        return self.topic_ids.get(name, bytes(16))
 
     def _produce(self, version: int, body: memoryview, error: ErrorCode | None) -> Answer:
         request = read_produce_request(body, version)

@@ -12,12 +12,9 @@ from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import Offset
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.messages.create_stream import CreateStreamRequest, CreateStreamResponse
-from fencelog.wire.messages.describe_streams import (
-    DescribeStreamsResponse,
-    StreamDescription,
-    StreamSegmentDescription,
-)
+from fencelog.wire.messages.describe_streams import DescribeStreamsResponse
 from fencelog.wire.messages.resize_stream import ResizeStreamRequest, ResizeStreamResponse
+from tests.unit.client import fake_broker
 from tests.unit.client.fake_broker import FakeBroker
 
 TOPIC_ID = b"t" * 16
@@ -25,20 +22,9 @@ TOPIC_ID = b"t" * 16
 
 def described(stream: Stream | None, error: ErrorCode = ErrorCode.NONE) -> DescribeStreamsResponse:
     """The answer for topic t."""
-    segments = [
-        StreamSegmentDescription(
-            index=each.index,
-            low=each.low,
-            high=each.high,
-            state=each.state.value,
-            predecessors=list(each.predecessors),
-            end_offset=each.end,
-        )
-        for each in (stream.segments if stream else ())
-    ]
-    found = StreamDescription(
-        error_code=error, name="t", topic_id=TOPIC_ID, segments=list(reversed(segments))
-    )
+    found = fake_broker.described("t", TOPIC_ID, stream)
+    found.error_code = error
+    found.segments.reverse()
     return DescribeStreamsResponse(streams=[found])
 
 

@@ -10,10 +10,12 @@ from fencelog.wire.batch import check_crc, read_header
 from fencelog.wire.control import (
     Marker,
     OwnershipRecord,
+    Seal,
     marker_batch,
     ownership_batch,
     read_control,
     read_marker,
+    seal_batch,
 )
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 
@@ -150,10 +152,37 @@ def test_an_ownership_record_is_read_back(record: OwnershipRecord) -> None:
 
 def test_control_batches_of_other_kinds_only_take_offsets() -> None:
     assert read_control(marker()) == Marker(True, 5)
-    assert read_control(control(b"\0\0\x27\x11", b"\0\0\0\0\0\5")) is None
+    assert read_control(control(b"\0\0\x27\x12", b"\0\0\0\0\0\5")) is None
     (record,) = read_records(ownership_batch(OWNED, 1))
     assert record.value is not None
     for size in range(len(record.value)):
         assert read_control(control(b"\0\0\x27\x10", record.value[:size])) is None
     longer = control(b"\0\1\x27\x10", b"\0\1" + record.value[2:] + b"more")
     assert read_control(longer) == OWNED
+
+
+# Seals
+
+
+def test_a_seal_is_a_control_batch_of_nobody_that_takes_one_offset() -> None:  # R2
+    batch = seal_batch(1000)
+    header = read_header(batch)
+    assert header.attributes == 0x20
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+    assert (header.record_count, header.next_offset, header.max_timestamp) == (1, 1, 1000)
+    assert check_crc(batch)
+    (record,) = read_records(batch)
+    assert record.key is not None
+    assert record.value is not None
+    assert (record.key.hex(), record.value.hex()) == ("00002711", "0000")
+    assert read_control(batch) == Seal()
+    assert read_control(control(b"\0\1\x27\x11more", b"\0\1more")) == Seal()
+    with pytest.raises(WireError):
+        read_marker(batch)
+
+
+def test_aiokafka_reads_a_seal_as_a_control_batch() -> None:  # R2
+    read = DefaultRecordBatch(bytes(seal_batch(1000)))
+    assert read.is_control_batch
+    assert not read.is_transactional
+    assert [record.key for record in read] == [b"\0\0\x27\x11"]

@@ -73,12 +73,42 @@ def decide(
     ``rates``: of the segments that were measured for a whole window. ``resized_at``: when the last
     resize was seen, or this broker began to look.
     """
-    if not settings.has_policy or now < resized_at + settings.cooldown_ms / 1000:
+    if not _may_resize(stream, settings, now, resized_at):
         return None
-    open_segments = stream.covering
-    if any(each.state is not SegmentState.OPEN for each in open_segments):
-        return None  # one resize at a time: what is measured now is not what will be
-    return _split(open_segments, rates, settings) or _merge(open_segments, rates, settings)
+    return _split(stream.covering, rates, settings) or _merge(stream.covering, rates, settings)
+
+
+def may_merge(
+    stream: Stream,
+    rates: Mapping[int, SegmentRate],
+    settings: StreamSettings,
+    now: Instant,
+    resized_at: Instant,
+) -> list[int]:
+    """Return the segments whose unknown rates decide whether the one below them merges with them.
+
+    They are led by other brokers; the leader of the lower segment asks, so only one does.
+    """
+    if not _may_resize(stream, settings, now, resized_at):
+        return []
+    if len(stream.covering) <= settings.segments_min:
+        return []
+    return [
+        right.index
+        for left, right in pairwise(stream.covering)
+        if left.index in rates
+        and right.index not in rates
+        and load(rates[left.index], settings) < MERGE_BELOW
+    ]
+
+
+def _may_resize(
+    stream: Stream, settings: StreamSettings, now: Instant, resized_at: Instant
+) -> bool:
+    if not settings.has_policy or now < resized_at + settings.cooldown_ms / 1000:
+        return False
+    # One resize at a time: what is measured now is not what will be.
+    return all(each.state is SegmentState.OPEN for each in stream.covering)
 
 
 def split_point(segment: StreamSegment, samples: Sequence[MedianSample]) -> int | None:

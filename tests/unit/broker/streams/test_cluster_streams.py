@@ -105,7 +105,7 @@ def test_ends_that_different_leaders_record_at_once_are_all_kept(seed: int) -> N
         await streams[0].resize("s", [0, 1, 2])
         for each in hosts:
             await each.state.until(lambda: len(states_on(each)) == 4)  # noqa: B023
-            each.session.lateness = lambda: random.random()
+            each.session.lateness = random.random
             lose_some(each.session, random, 0.2)
         async with asyncio.TaskGroup() as tasks:
             for index, each in enumerate(streams):

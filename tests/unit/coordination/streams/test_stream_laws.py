@@ -20,19 +20,6 @@ from fencelog.types import Offset
 
 Change = Callable[[Stream], Stream | Refused]
 
-indexes = st.integers(0, 30)
-CHANGES = st.one_of(
-    st.builds(
-        lambda index, at: lambda stream: split(stream, index, at),
-        indexes,
-        st.none() | st.integers(0, HASH_SPACE),
-    ),
-    st.builds(lambda many: lambda stream: merge(stream, many), st.lists(indexes, max_size=4)),
-    st.builds(lambda place, count: _merge_neighbours(place, count), indexes, st.integers(2, 4)),
-    st.builds(lambda place, end: _seal_one(place, end), indexes, st.integers(0, 99)),
-    st.builds(lambda index: lambda stream: _emptied(stream, index), indexes),
-)
-
 
 def _merge_neighbours(place: int, count: int) -> Change:
     def change(stream: Stream) -> Stream | Refused:
@@ -53,6 +40,20 @@ def _seal_one(place: int, end: int) -> Change:
 
 def _emptied(stream: Stream, index: int) -> Stream:
     return emptied(stream, index) if stream.get(index) is not None else stream
+
+
+indexes = st.integers(0, 30)
+CHANGES = st.one_of(
+    st.builds(
+        lambda index, at: lambda stream: split(stream, index, at),
+        indexes,
+        st.none() | st.integers(0, HASH_SPACE),
+    ),
+    st.builds(lambda many: lambda stream: merge(stream, many), st.lists(indexes, max_size=4)),
+    st.builds(_merge_neighbours, indexes, st.integers(2, 4)),
+    st.builds(_seal_one, indexes, st.integers(0, 99)),
+    st.builds(lambda index: lambda stream: _emptied(stream, index), indexes),
+)
 
 
 def _history(stream: Stream, changes: list[Change]) -> list[Stream]:

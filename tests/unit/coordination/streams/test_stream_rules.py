@@ -234,7 +234,7 @@ def test_stored_segments_that_break_an_invariant_are_named(
     "value", [{}, None, [[0, 1]], [[0, 1, "closed", [], -1]], [["a", 1, "open", [], -1]]]
 )
 def test_what_is_no_stored_form_is_refused_by_its_topics_name(value: object) -> None:
-    with pytest.raises(CorruptionError, match="topic orders: .* are no segments"):
+    with pytest.raises(CorruptionError, match=r"topic orders: .* are no segments"):
         Stream.of_stored("orders", value)
 
 
