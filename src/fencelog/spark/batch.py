@@ -93,7 +93,7 @@ class BatchWriter(DataSourceArrowWriter):
             )
         self._options = options
         self._roles = check_write(schema, topic_option=options.topic is not None)
-        writing.check(options, streaming=False)
+        writing.check(options, self._roles, streaming=False)
         name = str(uuid.UUID(bytes=os.urandom(16), version=4))
         if options.app is None or options.batch is None:
             # There is no query: the broker deletes such an app after a week.
