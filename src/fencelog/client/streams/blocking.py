@@ -31,7 +31,7 @@ class BlockingStreams(ConnectedClient):
     def describe_stream(self, name: str) -> StreamDescription:
         """One stream with all of its segments.
 
-        Raises RequestError: UNKNOWN_TOPIC_OR_PARTITION, or INVALID_REQUEST if it is no stream.
+        Raises RequestError: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION if it is no stream.
         """
         return self.run(lambda cluster: StreamAdmin(cluster).describe_stream(name))
 
