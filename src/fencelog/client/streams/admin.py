@@ -107,7 +107,7 @@ class StreamAdmin:
 
         async def attempt() -> list[StreamDescription]:
             answer = await self._cluster.of_any_broker(ask, deadline)
-            found = [description(each) for each in answer if not _is_no_stream(each)]
+            found = [description(each) for each in answer if each.error_code or each.segments]
             for each in found:
                 _check_not_older(each, *(known or {}).get(each.name, (each.topic_id, 0)))
             return found
@@ -165,12 +165,6 @@ class StreamAdmin:
 
     def _timeout_ms(self) -> int:
         return int(self._cluster.options.request_timeout_s * 1000)
-
-
-def _is_no_stream(described: DescribedStream) -> bool:
-    if described.error_code:
-        return described.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    return not described.segments
 
 
 def _check_not_older(found: StreamDescription, topic_id: TopicId, segment: int) -> None:
