@@ -67,7 +67,7 @@ def test_a_copy_of_a_stream_has_each_record_once_in_order_over_resizes_of_both(
 ) -> None:  # R2, R8, S2, S3
     source, sink = streams
     spark.dataSource.register(FaultySource)
-    frame = read_stream(source, maxOffsetsPerTrigger="100").select("key", "value")
+    frame = read_stream(source, maxOffsetsPerTrigger="200").select("key", "value")
     produce(log, source, range(20))
     log.client.split_segment(source, 0)
     produce(log, source, range(20, 40))
@@ -138,7 +138,7 @@ def test_a_driver_that_is_killed_after_a_split_is_continued_without_loss_or_dupl
         "sink": sink,
         "checkpoint": str(tmp_path / "checkpoint"),
         "folder": str(announced.folder),
-        "reader": {"maxOffsetsPerTrigger": "100"},
+        "reader": {"maxOffsetsPerTrigger": "200"},
     }
     killed = DriverProcess(
         {**job, "faults": plan(Fault(name="kill", point="written", batch=1))}, tmp_path / "killed"
