@@ -19,6 +19,7 @@ from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.forgotten_topics import ForgottenTopics
 from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
 from fencelog.broker.coordinators.orphaned_transactions import OrphanedTransactions
+from fencelog.broker.coordinators.segment_rates import RemoteRates
 from fencelog.broker.dispatch import Dispatcher, LeasedDispatcher
 from fencelog.broker.handlers.peers import broker_handlers
 from fencelog.broker.handlers.replicas import replica_handlers
@@ -258,6 +259,7 @@ class ClusterMember:
             self._feed.min_isr,
             self._config.internal_replication_factor,
         )
+        broker.stream_policy.ask_rate = RemoteRates(self._peers, self.placement).ask
         self._follow(broker, undo)
         stopped = asyncio.Event()
         works = (
@@ -333,7 +335,7 @@ class ClusterMember:
             else:
                 self._background.begin(self._end_orphaned(self._logs.find(name)))
                 broker.stream_sealer.led(name)
-                broker.stream_policy.led(name)
+                broker.stream_policy.led(name.topic)
 
         def resigned(name: TopicPartition) -> None:
             if name.topic in coordinators:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.errors import FencelogError, StorageError
 from fencelog.ports import Disk, MetadataStore, Random, Stopwatch, WallClock
-from fencelog.types import TopicId
+from fencelog.types import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +176,7 @@ class Node:
         time_slices = TimeSlices()
         self.marker_senders = self._marker_senders(leaders, time_slices)
         self.ownership_sender = OwnershipSender(self.ownership, leaders, clock, time_slices)
-        self.logs.on_created = self.ownership_sender.created
+        self.logs.on_created = self._created
         self.ownership.on_loaded = self.ownership_sender.loaded
         self._pauses = Pauses(self.ownership)
         self.ownership.on_committed = self._ownership_committed
@@ -276,8 +276,8 @@ class Node:
         undo.push_async_callback(self.server.stop)
         broker.address = await self.server.start()
         undo.callback(broker.group_requests.close)
-        undo.callback(broker.ownership_requests.close)
         undo.callback(broker.streams.close)
+        undo.callback(broker.ownership_requests.close)
         undo.callback(broker.claims.stop)
         await self.membership.join(broker, self.server, self._begin, undo)
 
@@ -310,6 +310,11 @@ class Node:
         self.ownership_sender.wake(loaded)
         self.broker.ownership_requests.committed(loaded)
         self._pauses.start()
+
+    def _created(self, names: Collection[TopicPartition]) -> None:
+        self.ownership_sender.created(names)
+        for topic in sorted({name.topic for name in names}):
+            self.broker.stream_policy.led(topic)
 
     def _stream_changed(self, topic_id: TopicId) -> None:
         self.broker.streams.changed(topic_id)

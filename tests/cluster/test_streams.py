@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fencelog.broker.coordinators import stream_sealer
+from fencelog.broker.coordinators import stream_policy, stream_sealer
 from fencelog.broker.metadata.streams import Streams
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.streams.model import HASH_SPACE
@@ -178,4 +178,19 @@ def test_of_resizes_of_one_segment_that_two_brokers_take_one_is_in_progress(
     assert errors[0] == 0
     # The other one has come while the first was under way, or after it.
     assert errors[1] in (ErrorCode.RESIZE_IN_PROGRESS, ErrorCode.INVALID_REQUEST)
+    assert_covering(cluster)
+
+
+def test_idle_segments_of_different_leaders_merge(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:  # R3
+    monkeypatch.setattr(stream_policy, "WINDOW_S_MIN", 0.05)
+    policy = {"stream.rate.events.per.segment": "1000", "stream.cooldown.ms": "200"}
+    ask(cluster, create_stream, segments=3, settings={**policy, "stream.segments.min": "2"})
+    assert {cluster.leader("s", index) for index in range(3)} == set(ALL)
+    wait_until(
+        lambda: sorted(ask(cluster, states_of)) == ["open", "open", "sealed", "sealed"],
+        deadline_s=DEADLINE_S,
+        what="two of them have merged",
+    )
     assert_covering(cluster)

@@ -27,7 +27,7 @@ from fencelog.coordination.streams.policy import (
 )
 from fencelog.coordination.streams.settings import StreamSettings
 from fencelog.errors import FencelogError, NotLeaderError, RequestError
-from fencelog.types import Instant, TopicId, TopicPartition
+from fencelog.types import Instant, TopicId
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +96,9 @@ class StreamPolicy:
             self._tasks[topic_id] = task
             task.add_done_callback(lambda ended: self._ended(topic_id, ended))
 
-    def led(self, name: TopicPartition) -> None:
-        """This broker begins to lead a partition."""
-        topic = self._catalog.get(name.topic)
+    def led(self, topic_name: str) -> None:
+        """This broker begins to lead a partition of a topic."""
+        topic = self._catalog.get(topic_name)
         if topic is not None:
             self.changed(topic.topic_id)
 

@@ -51,6 +51,10 @@ from fencelog.wire.messages.broker_own_producers import (
     OwnerOfProducers,
 )
 from fencelog.wire.messages.broker_proof import BrokerProofRequest
+from fencelog.wire.messages.broker_segment_rate import (
+    BrokerSegmentRateRequest,
+    BrokerSegmentRateResponse,
+)
 from fencelog.wire.messages.broker_sever import BrokerSeverRequest, BrokerSeverResponse
 from fencelog.wire.messages.broker_verify import (
     BrokerVerifyRequest,
@@ -106,6 +110,9 @@ def broker_handlers(peers: IncomingPeers, local: LocalLeaders) -> dict[BrokerApi
         ),
         BrokerApiKey.BROKER_ATTACH: from_broker(
             peers, BrokerAttachRequest, BrokerAttachResponse, leaders.attach
+        ),
+        BrokerApiKey.BROKER_SEGMENT_RATE: from_broker(
+            peers, BrokerSegmentRateRequest, BrokerSegmentRateResponse, leaders.segment_rate
         ),
     }
 
@@ -279,6 +286,17 @@ class _Requests:
         del broker
         answer = await self._local.attach(message.group, message.session, message.epoch)
         return BrokerAttachResponse(claim_error=answer.error, lease_ms=answer.lease_ms)
+
+    async def segment_rate(
+        self, broker: Broker, message: BrokerSegmentRateRequest
+    ) -> BrokerSegmentRateResponse:
+        """Answer what was measured of a segment that is led here."""
+        rate = broker.stream_policy.rate(TopicId(message.topic_id), message.segment)
+        if rate is None:
+            return BrokerSegmentRateResponse(is_known=False)
+        return BrokerSegmentRateResponse(
+            is_known=True, events_per_s=rate.events_per_s, kbytes_per_s=rate.kbytes_per_s
+        )
 
 
 def _led(broker: Broker, topic_id: bytes, index: int, leader_epoch: int) -> TopicPartition | None:

@@ -31,7 +31,7 @@ from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.opening import Replica
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.streams.model import Stream
-from fencelog.errors import ErrorCode, NotLeaderError, RequestError, StorageError
+from fencelog.errors import ErrorCode, ExhaustedError, NotLeaderError, RequestError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.ports import Random
 from fencelog.types import NodeId, TopicId, TopicPartition
@@ -255,7 +255,7 @@ class Controller:
         """Return the partition of an internal topic; creates topic and partition on first use."""
         assert topic_name in INTERNAL_TOPICS, topic_name
         name = TopicPartition(topic_name, index)
-        self._logs.forget_offline(name)
+        self._logs.forget_offline(name, ExhaustedError)
         if self._logs.get(*name) is not None or name in self._logs.offline():
             return self._logs.find(name)
         topic = self._catalog.get(topic_name)

@@ -381,9 +381,7 @@ class LogManager:
             raise NotLeaderError(f"{name} is offline: {self._offline[name]}")
         raise NotLeaderError(f"{name} is not here")
 
-    def forget_offline(
-        self, name: TopicPartition, kind: type[StorageError] = ExhaustedError
-    ) -> None:
+    def forget_offline(self, name: TopicPartition, kind: type[StorageError]) -> None:
         """Let a partition be opened again that is offline because of such an error."""
         if isinstance(self._offline.get(name), kind):
             del self._offline[name]
@@ -457,10 +455,9 @@ class LogManager:
         errors = dict.fromkeys(targets, ErrorCode.NONE)
         starts: dict[Partition, Offset] = {}
         for partition, offset in targets.items():
-            high_watermark = partition.log.high_watermark
-            target = high_watermark if offset == TO_HIGH_WATERMARK else offset
-            if 0 <= target <= high_watermark:
-                starts[partition] = min(target, partition.log.start_limit)
+            limit = partition.log.start_limit
+            if TO_HIGH_WATERMARK <= offset <= partition.log.high_watermark:
+                starts[partition] = limit if offset == TO_HIGH_WATERMARK else min(offset, limit)
             else:
                 errors[partition] = ErrorCode.OFFSET_OUT_OF_RANGE
         task = asyncio.get_running_loop().create_task(self._advance_starts(starts))

@@ -435,9 +435,8 @@ class Partition:
     ) -> Coroutine[None, None, Fetched]:
         """Read whole batches from ``offset``, up to what the isolation level may read (F6).
 
-        The first batch is returned whole even above ``max_bytes``, unless ``at_least_one`` is false
-        and ``max_bytes`` not above 0. ``to_send``: the bytes are only sent. Raises CorruptionError
-        and StorageError.
+        Raises CorruptionError and StorageError. The first batch is whole even above ``max_bytes``,
+        unless ``at_least_one`` is false and that is 0 or less. ``to_send``: only to send it.
         """
         if error := self.refusal(isolation):
             return self._reads.refused(error)

@@ -6,9 +6,10 @@ that, so the next decision does not undo the last one. After a resize there is n
 cool-down, and the rates that count are those of segments that were measured for a whole window.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from fencelog.coordination.streams.model import SegmentState, Stream, StreamSegment
@@ -121,13 +122,8 @@ def split_point(segment: StreamSegment, samples: Sequence[MedianSample]) -> int 
     inside = sorted(each for each in samples if segment.low <= each.median_hash < segment.high)
     if not inside:
         return (segment.low + segment.high) // 2
-    half, counted = sum(each.records for each in inside) / 2, 0
-    median = inside[-1].median_hash
-    for each in inside:
-        counted += each.records
-        if counted >= half:
-            median = each.median_hash
-            break
+    counted = list(accumulate(each.records for each in inside))
+    median = inside[bisect_left(counted, counted[-1] / 2)].median_hash
     # Of one key that is all there is, the first split leaves it at an edge, the next one alone.
     return max(median, segment.low + 1)
 

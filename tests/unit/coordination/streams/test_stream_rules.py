@@ -241,3 +241,14 @@ def test_what_is_no_stored_form_is_refused_by_its_topics_name(value: object) -> 
 def test_a_stored_form_of_too_many_segments_is_refused() -> None:
     with pytest.raises(CorruptionError, match=f"more than {SEGMENTS_MAX}"):
         Stream.of_stored("orders", [[0, 1, "open", [], -1]] * (SEGMENTS_MAX + 1))
+
+
+def test_a_stored_stream_is_read_as_it_was() -> None:
+    stream = split_and_sealed(new(3), 1)
+    assert Stream.of_stored("orders", stream.stored()) == stream
+
+
+def test_a_stored_stream_that_loses_keys_is_refused_by_its_topics_name() -> None:  # R1
+    value = new(2).stored()[:1]
+    with pytest.raises(CorruptionError, match="topic orders: the open segments end at"):
+        Stream.of_stored("orders", value)
