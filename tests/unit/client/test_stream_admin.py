@@ -94,7 +94,7 @@ def test_a_topic_that_is_no_stream_is_named() -> None:
         broker.next(ApiKey.DESCRIBE_STREAMS, described(None))
         with pytest.raises(RequestError, match="topic t is no stream") as caught:
             client.describe_stream("t")
-    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_a_stream_that_the_first_broker_has_not_heard_of_is_asked_for_once_more() -> None:

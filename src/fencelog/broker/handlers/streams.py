@@ -9,11 +9,10 @@ from fencelog.broker.context import Broker
 from fencelog.broker.handlers.topics import check_factor, check_name
 from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.controller import NewTopic
-from fencelog.broker.metadata.streams import stream_of
 from fencelog.broker.metadata.topic_rules import check_partition_total, existing_topic
 from fencelog.broker.network.connection import Request
 from fencelog.coordination.streams import rules
-from fencelog.coordination.streams.model import Stream, StreamSegment
+from fencelog.coordination.streams.model import StreamSegment
 from fencelog.coordination.streams.settings import StreamSettings
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import NO_TOPIC_ID
@@ -67,7 +66,10 @@ def _new_stream(broker: Broker, message: CreateStreamRequest) -> NewTopic:
 async def describe_streams(
     broker: Broker, message: DescribeStreamsRequest, request: Request
 ) -> DescribeStreamsResponse:
-    """Return all segments of the named streams, or of all; for each name that is none, why."""
+    """Return all segments of the named topics, or of all streams.
+
+    None of a topic that is no stream; for a name that is no topic, why.
+    """
     version = request.header.api_version
     if message.names is None:
         names = [each.name for each in broker.catalog.topics() if each.stream is not None]
@@ -77,7 +79,7 @@ async def describe_streams(
     async for name in broker.time_slices.each(names):
         try:
             topic = existing_topic(broker.catalog, name)
-            found = await _described(broker, topic, stream_of(topic), version)
+            found = await _described(broker, topic, version)
         except RequestError as error:
             found = StreamDescription(
                 error_code=error.code, error_message=error.text, name=name, topic_id=NO_TOPIC_ID
@@ -86,16 +88,14 @@ async def describe_streams(
     return DescribeStreamsResponse(streams=described)
 
 
-async def _described(
-    broker: Broker, topic: Topic, stream: Stream, version: int
-) -> StreamDescription:
+async def _described(broker: Broker, topic: Topic, version: int) -> StreamDescription:
+    segments = () if topic.stream is None else topic.stream.segments
     return StreamDescription(
         error_message=None,
         name=topic.name,
         topic_id=topic.topic_id,
         segments=[
-            _segment(each).encoded(version)
-            async for each in broker.time_slices.each(stream.segments)
+            _segment(each).encoded(version) async for each in broker.time_slices.each(segments)
         ],
     )
 

@@ -65,7 +65,7 @@ class StreamAdmin:
         """Return these streams, or all, sorted by name.
 
         Raises RequestError: UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist,
-        INVALID_REQUEST for one that is no stream.
+        INVALID_TOPIC_EXCEPTION for one that is no stream.
         """
         request = DescribeStreamsRequest(names=None if names is None else list(names))
         deadline = self._cluster.deadline()
@@ -160,14 +160,18 @@ def _opened(what: str, made: Sequence[StreamSegment]) -> list[int]:
 def description(described: DescribedStream) -> StreamDescription:
     """Return what a broker says of a stream.
 
-    Raises RequestError: what the broker said, or INVALID_REQUEST for a topic that is no stream.
+    Raises RequestError: what the broker said, or INVALID_TOPIC_EXCEPTION for a topic that is no
+    stream.
     """
     name = described.name
     if described.error_code:
         code = error_code(described.error_code)
         raise failure(code, f"description of stream {name}", described.error_message)
     if not described.segments:
-        raise failure(ErrorCode.INVALID_REQUEST, f"topic {name} is no stream")
+        raise RequestError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic {name} is no stream; a stream is made by `fencelog stream create`",
+        )
     return StreamDescription(
         name=name,
         topic_id=TopicId(described.topic_id),

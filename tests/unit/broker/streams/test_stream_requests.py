@@ -138,19 +138,18 @@ async def test_a_checked_stream_is_not_created(world: World) -> None:
         assert await describe_streams(peer) == []
 
 
-async def test_what_is_no_stream_is_described_as_such(world: World) -> None:
+async def test_what_is_no_stream_is_described_without_segments(world: World) -> None:
     async with world.node() as node, Peer.of(node) as peer:
         await peer.create_topic("t")
         await create_stream(peer)
         found = await describe_streams(peer, ["t", "nothing", "s", "t"])
         assert [(each.name, ErrorCode(each.error_code)) for each in found] == [
-            ("t", ErrorCode.INVALID_TOPIC_EXCEPTION),
+            ("t", ErrorCode.NONE),
             ("nothing", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
             ("s", ErrorCode.NONE),
         ]
-        assert found[0].error_message == (
-            "topic t is no stream; a stream is made by `fencelog stream create`"
-        )
+        assert [len(each.segments) for each in found] == [0, 0, 1]
+        assert found[0].topic_id != found[1].topic_id == bytes(16)
         assert [each.name for each in await describe_streams(peer)] == ["s"]
 
 
