@@ -54,6 +54,7 @@ RULES = {
     "R2": "A sealed segment takes markers and owners only, and says what it has of a producer.",
     "R3": "A stream is resized on request, and by a policy within its limits and its cool-down.",
     "R4": "An update is stored by who has read all that is there; a repeated one succeeds.",
+    "R8": "A successor is read when all of its predecessors have been read to their ends.",
     "S1": "The columns are those of Spark's Kafka connector, in pure Python.",
     "S2": "A replay sees the same input; a write returns when all is acknowledged.",
     "S3": "A batch is one transaction; a repeated batch writes nothing.",
