@@ -5,7 +5,7 @@ What operators ask (groups, transactions, configs) only the blocking client has.
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from fencelog.client.admin import Admin
 from fencelog.client.claim import Claim as ClaimCore
@@ -30,6 +30,14 @@ from fencelog.client.streams.admin import StreamAdmin
 from fencelog.client.streams.model import StreamDescription
 from fencelog.errors import FencelogError
 from fencelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from fencelog.client.streams.reader_group import ReaderGroup
+    from fencelog.client.streams.synchronizer import StateSynchronizer
+    from fencelog.coordination.reader_group.state import Cut
+    from fencelog.coordination.synchronizer.replica import Schema
+
+S = TypeVar("S")
 
 
 class Producer:
@@ -271,6 +279,31 @@ class Client:
     async def merge_segments(self, name: str, segments: Sequence[int]) -> list[int]:
         """Merge adjacent segments of a stream; return their one successor once it is open."""
         return await StreamAdmin(self.cluster).merge(name, segments)
+
+    def reader_group(
+        self,
+        name: str,
+        stream: str | None = None,
+        *,
+        start: "str | Cut" = "earliest",
+        end: "Cut | None" = None,
+    ) -> "ReaderGroup":
+        """A group of readers that share a stream (R4 to R11); with a stream it is created."""
+        from fencelog.client.streams.reader_group import ReaderGroup
+
+        return ReaderGroup(self.cluster, name, stream, start=start, end=end)
+
+    async def reader_groups(self) -> list[str]:
+        """The names of all reader groups, sorted."""
+        from fencelog.client.streams.reader_group import reader_groups
+
+        return await reader_groups(self.cluster)
+
+    def synchronizer(self, topic: str, schema: "Schema[S]") -> "StateSynchronizer[S]":
+        """A copy of a state that others share, over a topic with one partition (R4)."""
+        from fencelog.client.streams.synchronizer import StateSynchronizer
+
+        return StateSynchronizer(self.cluster, topic, schema)
 
     # --- reading and writing
 

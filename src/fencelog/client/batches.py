@@ -27,7 +27,7 @@ from fencelog.wire.batch import (
     seal_in_place,
 )
 from fencelog.wire.compression import DECOMPRESSED_BYTES_MAX, decompress
-from fencelog.wire.control import read_marker
+from fencelog.wire.control import Seal, read_control, read_marker
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ class Scan:
     next_offset: int | None
     leader_epoch: int
     """That of the last whole batch, visible or not; -1 without one."""
+    sealed_at: int | None = None
+    """The offset of the seal, if one was read: the segment of a stream ends there (R2)."""
 
 
 def scan(records: memoryview, aborted: Sequence[tuple[int, int]], *, transactional: bool) -> Scan:
@@ -61,6 +63,7 @@ def scan(records: memoryview, aborted: Sequence[tuple[int, int]], *, transaction
     batches = []
     next_offset = None
     leader_epoch = -1
+    sealed_at = None
     position = 0
     for header, batch in iterate(records):
         _check(header, batch)
@@ -69,14 +72,17 @@ def scan(records: memoryview, aborted: Sequence[tuple[int, int]], *, transaction
         while waiting and waiting[-1][1] <= header.last_offset:
             aborting.add(waiting.pop()[0])
         if header.is_control:
-            if header.is_transactional and not read_marker(batch).commit:
+            if not header.is_transactional:
+                if isinstance(read_control(batch), Seal):
+                    sealed_at = header.base_offset
+            elif not read_marker(batch).commit:
                 aborting.discard(header.producer_id)
             continue
         if transactional and header.is_transactional and header.producer_id in aborting:
             continue
         if header.record_count:
             batches.append(VisibleBatch(header, start, position))
-    return Scan(batches, next_offset, leader_epoch)
+    return Scan(batches, next_offset, leader_epoch, sealed_at)
 
 
 def _check(header: BatchHeader, batch: memoryview) -> None:

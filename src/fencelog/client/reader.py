@@ -66,11 +66,17 @@ class FetchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Fetched bytes and the visible batches in them."""
+    """Fetched bytes and the visible batches in them.
+
+    ``leader_epoch``: that of the last batch, visible or not. ``sealed_at``: the offset of the seal,
+    if there is one in them: the segment of a stream ends there (R2).
+    """
 
     records: memoryview
     batches: list[VisibleBatch]
     next_offset: int
+    leader_epoch: int
+    sealed_at: int | None
 
 
 def records_of(
@@ -177,7 +183,13 @@ class PartitionReader:
             )
         self._position = found.next_offset
         self._read_epoch = found.leader_epoch
-        return Chunk(records=records, batches=found.batches, next_offset=found.next_offset)
+        return Chunk(
+            records=records,
+            batches=found.batches,
+            next_offset=found.next_offset,
+            leader_epoch=found.leader_epoch,
+            sealed_at=found.sealed_at,
+        )
 
     def _stale(self) -> None:
         """Look the leader up again, unless it was named."""

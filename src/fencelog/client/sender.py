@@ -191,6 +191,18 @@ class Sender:
             raise FencelogError("a transaction is open already; commit or abort it first")
         self._in_transaction = True
 
+    def enlisting(self) -> ProducerIdentity:
+        """Return the identity for a request that adds something else to the open transaction.
+
+        It is ended at the coordinator then, also if nothing was written. Raises the error of an
+        earlier batch, FencelogError outside a transaction.
+        """
+        self._check()
+        if not self.in_transaction:
+            raise FencelogError("no transaction is open; call begin first")
+        self._wrote = True
+        return self._identity
+
     async def end(self, *, commit: bool) -> None:
         """Commit after everything is acknowledged, or abort; returns once the outcome is durable.
 

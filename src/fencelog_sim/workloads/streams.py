@@ -21,8 +21,11 @@ from fencelog_sim.workloads.own import ERRORS, open_cluster, options_of, read_re
 from fencelog_sim.workloads.settling import RETRY_S, come_to_rest, end_transactions, insist
 from fencelog_sim.workloads.stream_client import NAME, StreamClient, identifier, rows_of
 from fencelog_sim.workloads.stream_history import problems_of
+from fencelog_sim.workloads.stream_resizer import keep_resizing
 
 SEGMENTS_MAX = 3
+HANDS = 2
+"""Writers of one client, each with a transactional id."""
 POLICIES = (None, None, "2", "20")
 """Events per second and segment above which a segment is split, or none."""
 COOL_DOWN_MS = ("200", "2000")
@@ -41,7 +44,7 @@ UNFINISHED = frozenset({SegmentState.OPENING, SegmentState.SEALING})
 
 
 class Streams:
-    """The workload; client ``index`` writes transactions as ``streams-index``."""
+    """The workload; hand ``hand`` of client ``index`` writes as ``streams-index-hand``."""
 
     name = NAME
     may_lose = expires = False
@@ -67,23 +70,23 @@ class Streams:
 
     async def client(self, stage: Stage, index: int) -> None:
         """Write, read and resize until the stage stops."""
-        client = StreamClient(stage, index)
-        try:
-            while not stage.stopping:
-                try:
-                    await client.turn()
-                except ERRORS:
-                    await asyncio.sleep(RETRY_S)
-                await stage.pause()
-        finally:
-            await client.close()
+        async with asyncio.TaskGroup() as tasks:
+            for hand in range(HANDS):
+                tasks.create_task(_act(stage, StreamClient(stage, index, hand)))
+            tasks.create_task(keep_resizing(stage))
 
     async def settle(self, stage: Stage) -> None:
         """Fence all writers, wait for the end of all resizes, and read the stream."""
         cluster = open_cluster(stage)
         try:
             await end_transactions(
-                stage, cluster, [identifier(index) for index in range(stage.scale.clients)]
+                stage,
+                cluster,
+                [
+                    identifier(index, hand)
+                    for index in range(stage.scale.clients)
+                    for hand in range(HANDS)
+                ],
             )
             async with Client(options_of(stage)) as client:
                 stream = await _resized(stage, client)
@@ -94,6 +97,19 @@ class Streams:
     def check(self, events: list[Event]) -> list[str]:
         """What is lost, doubled, disordered or in the wrong segment."""
         return problems_of(events)
+
+
+async def _act(stage: Stage, client: StreamClient) -> None:
+    """Do one thing after the other until the stage stops."""
+    try:
+        while not stage.stopping:
+            try:
+                await client.turn()
+            except ERRORS:
+                await asyncio.sleep(RETRY_S)
+            await stage.pause()
+    finally:
+        await client.close()
 
 
 async def _resized(stage: Stage, client: Client) -> StreamDescription:

@@ -1,1 +1,1 @@
-"""Streams in the client: admin calls, what a writer knows of ranges, moves at a seal."""
+"""Streams in the client: segments, shared state, groups of readers (R1 to R11)."""

@@ -1,15 +1,23 @@
 """The blocking client's calls about streams."""
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from fencelog.client.connected import ConnectedClient
 from fencelog.client.streams.admin import StreamAdmin
 from fencelog.client.streams.model import StreamDescription
 from fencelog.types import TopicId
 
+if TYPE_CHECKING:
+    from fencelog.client.streams.blocking_group import ReaderGroup, StateSynchronizer
+    from fencelog.coordination.reader_group.state import Cut
+    from fencelog.coordination.synchronizer.replica import Schema
+
+S = TypeVar("S")
+
 
 class BlockingStreams(ConnectedClient):
-    """What ``blocking.Client`` has of streams (R1 to R3)."""
+    """What ``blocking.Client`` has of streams and their readers (R1 to R11)."""
 
     def create_stream(
         self,
@@ -65,3 +73,34 @@ class BlockingStreams(ConnectedClient):
         Raises RequestError as ``split_segment`` does.
         """
         return self.run(lambda cluster: StreamAdmin(cluster).merge(name, segments))
+
+    def reader_group(
+        self,
+        name: str,
+        stream: str | None = None,
+        *,
+        start: "str | Cut" = "earliest",
+        end: "Cut | None" = None,
+    ) -> "ReaderGroup":
+        """A group of readers that share a stream; nothing is sent before it is used.
+
+        With a ``stream`` the group is created at its first use, or by ``create``; without one it
+        must exist. ``start``: ``earliest``, ``latest`` or a stream cut, where reading begins;
+        ``end``: the stream cut where it ends. Raises ValueError for a name that none may have.
+        """
+        from fencelog.client.streams.blocking_group import blocking_group
+
+        loop = self._loop()
+        return blocking_group(loop, self._cluster, name, stream, start=start, end=end)
+
+    def reader_groups(self) -> list[str]:
+        """The names of all reader groups, sorted."""
+        from fencelog.client.streams.reader_group import reader_groups
+
+        return self.run(reader_groups)
+
+    def synchronizer(self, topic: str, schema: "Schema[S]") -> "StateSynchronizer[S]":
+        """A copy of a state that others share, over a topic with one partition (R4)."""
+        from fencelog.client.streams.blocking_group import blocking_synchronizer
+
+        return blocking_synchronizer(self._loop(), self._cluster, topic, schema)
