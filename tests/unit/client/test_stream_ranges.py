@@ -86,6 +86,19 @@ def test_asking_until_none_is_sealed_leads_to_the_segments_that_are_open(  # R1
     ]
 
 
+def test_where_a_part_of_a_segment_is_known_to_be_replaced_it_has_the_rest() -> None:  # R1
+    quarter, half = HASH_SPACE // 4, HASH_SPACE // 2
+    first, rest = Successor(0, 0, quarter), Successor(1, quarter, HASH_SPACE)
+    known = Ranges(ID, (first, rest), {0: first, 1: rest})
+    # Segment 1 was split at the half meanwhile, and its first part merged with segment 0.
+    merged = Successor(4, 0, half)
+    learned = known.with_newer([merged])
+    assert learned.covering == (merged, Successor(1, half, HASH_SPACE))
+    assert (learned.known[4], learned.known[1]) == (merged, rest)
+    parts = [Successor(2, quarter, half), Successor(3, half, HASH_SPACE)]
+    assert learned.with_newer(parts).covering == (merged, parts[1])
+
+
 def test_a_description_from_behind_takes_nothing_back() -> None:
     history = resized(made(rules.created(1)), [(False, 0), (False, 0), (True, 1)])
     streams = KnownStreams()

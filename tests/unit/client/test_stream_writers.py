@@ -22,6 +22,8 @@ from tests.unit.client.stream_world import ID, TIMEOUT_S, TOPIC, World, Writer, 
 KEYS = [b"k%d" % number for number in range(20)]
 LOW = next(key for key in KEYS if key_hash(key) < HASH_SPACE // 2)
 HIGH = next(key for key in KEYS if key_hash(key) >= HASH_SPACE // 2)
+OTHER_HIGH = next(key for key in KEYS if key_hash(key) >= HASH_SPACE // 2 and key != HIGH)
+HALVES = [Successor(1, 0, HASH_SPACE // 2), Successor(2, HASH_SPACE // 2, HASH_SPACE)]
 SEALED, RESIZING = ErrorCode.SEGMENT_SEALED, ErrorCode.RESIZE_IN_PROGRESS
 NONE = ErrorCode.NONE
 
@@ -158,9 +160,7 @@ async def test_newer_records_wait_behind_what_the_old_segment_has_not_settled() 
     await writer.queue(LOW)
     await steps()
     world.split(0)
-    world.cluster.learn_successors(
-        TOPIC, ID, [Successor(1, 0, HASH_SPACE // 2), Successor(2, HASH_SPACE // 2, HASH_SPACE)]
-    )
+    world.cluster.learn_successors(TOPIC, ID, HALVES)
     await writer.queue(LOW)
     await steps()
     assert len(world.line.waiting) == 1  # the one to the old segment
@@ -169,6 +169,55 @@ async def test_newer_records_wait_behind_what_the_old_segment_has_not_settled() 
     await writer.sender.flush()
     assert world.order_of(LOW) == [0, 1, 2]
     assert world.written == [(0, NONE), (0, SEALED), (1, NONE), (1, NONE)]
+    await writer.sender.close()
+
+
+@story
+async def test_what_comes_to_a_sealed_segment_late_goes_behind_what_came_before_it() -> None:  # R2
+    world = World()
+    writer = await Writer.open(world)
+    world.is_prompt = False
+    for _ in range(3):
+        await writer.queue(LOW)
+    await steps()
+    world.split(0)
+    await writer.add(LOW)  # divided by the old range
+    world.arrive()  # the seal is known, and the successor has what was queued
+    await steps()
+    await writer.add(LOW)
+    await writer.sender.enqueue(writer.buffer.take())
+    world.is_prompt = True
+    world.arrive()
+    await writer.sender.flush()
+    assert world.order_of(LOW) == [0, 1, 2, 3, 4]
+    await writer.sender.close()
+
+
+@story
+async def test_a_segment_in_the_midst_of_sending_stops_for_what_comes_before_it() -> None:  # R2
+    world = World()
+    writer = await Writer.open(world)
+    await writer.add(HIGH)
+    late = writer.buffer.take()  # divided by the old range
+    world.split(0)
+    world.cluster.learn_successors(TOPIC, ID, HALVES)
+    await writer.queue(LOW, OTHER_HIGH)
+    await writer.sender.flush()
+    world.is_prompt = False
+    await writer.queue(OTHER_HIGH)
+    await writer.queue(OTHER_HIGH)
+    await steps()
+    await writer.sender.enqueue(late)
+    await steps()
+    await writer.queue(HIGH)
+    world.arrive()  # the first of the successor's, whose second is on its way
+    await steps()
+    assert len(world.line.waiting) == 2
+    world.is_prompt = True
+    world.arrive()
+    world.arrive()
+    await writer.sender.flush()
+    assert (world.order_of(HIGH), world.order_of(OTHER_HIGH)) == ([0, 1], [0, 1, 2])
     await writer.sender.close()
 
 
