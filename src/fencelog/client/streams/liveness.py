@@ -70,11 +70,13 @@ class Liveness:
             if not dead:
                 await self._changed.wait()
                 continue
-            now = asyncio.get_running_loop().time()
             for name in dead:
                 order = detectors(state, name)
                 rank = order.index(self._me) if self._me in order else RANKS_MAX
-                if now - self._free_since_s[name] >= GRACE_S * (1 + min(rank, RANKS_MAX)):
+                now = asyncio.get_running_loop().time()
+                # While another one was declared, this one may have claimed again.
+                since = self._free_since_s.get(name, now)
+                if now - since >= GRACE_S * (1 + min(rank, RANKS_MAX)):
                     self._free_since_s[name] = now  # if it is still there then, once more
                     await self._declare(name, state.readers[name].incarnation)
             await asyncio.sleep(GRACE_S / 4)
