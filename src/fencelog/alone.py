@@ -62,6 +62,7 @@ class Alone:
         self._logs = logs
         self.placement = None
         self.elections = None
+        self.low_watermarks = None
         self.catalog = Catalog(metadata)
         self.settings = Settings(config, metadata)
         self.controller = Controller(config, self.catalog, self.settings, logs, random)

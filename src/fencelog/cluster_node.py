@@ -54,6 +54,7 @@ from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.leaders import RemoteLeaders
 from fencelog.broker.replicas.led import LedPartitions
 from fencelog.broker.replicas.logs import OpenLogs
+from fencelog.broker.replicas.low_watermarks import LowWatermarks
 from fencelog.broker.replicas.replica_manager import ReplicaManager
 from fencelog.broker.replicas.serving import Serving
 from fencelog.coordination.controller.model import PartitionState, Registration
@@ -159,6 +160,7 @@ class ClusterMember:
         self._incoming = IncomingPeers(identity, random, self._registered_life)
         self.led = LedPartitions()
         """The partitions that this broker leads."""
+        self.low_watermarks = LowWatermarks(self.led)
         self._serving = Serving(self.led, TimeSlices())
 
     def leaders(self, local: LocalLeaders) -> Leaders:

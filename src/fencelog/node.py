@@ -49,6 +49,7 @@ from fencelog.broker.partitions.log_cleaner import LogCleaner
 from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.replicas.low_watermarks import LowWatermarks
 from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
@@ -98,6 +99,10 @@ class Membership(Protocol):
     @property
     def elections(self) -> LeaderElections | None:
         """What carries out an operator's elections; None for a broker that is alone."""
+
+    @property
+    def low_watermarks(self) -> LowWatermarks | None:
+        """Where the logs of followers begin; None for a broker that is alone."""
 
     @property
     def controller(self) -> TopicChanges:
@@ -208,6 +213,7 @@ class Node:
             stream_policy=StreamPolicy(streams, membership.catalog, membership.find_led),
             placement=membership.placement,
             elections=membership.elections,
+            low_watermarks=membership.low_watermarks,
             leaders=leaders,
             transactions=self.transactions,
             versioned=self.versioned,
@@ -377,6 +383,7 @@ class Node:
                 await self.logs.checkpoint()
                 if is_due:
                     await self.logs.upkeep(self._ports.clock.now_ms())
+                    await self.broker.stream_sealer.record_emptied()
             except StorageError as error:
                 log.error("upkeep failed and will be retried: %s", error)  # noqa: TRY400
 

@@ -24,7 +24,13 @@ def test_a_topic_is_created_listed_described_and_deleted(cli: Cli, topic: str) -
     created = cli.json("topic", "create", topic, "-p", "3", "-c", "retention.ms=60000")
     assert created == [{"topic": topic, "partitions": 3, "created": True}]
     listed = {row["topic"]: row for row in cli.json("topic", "list")}
-    assert listed[topic] == {"topic": topic, "partitions": 3, "replicas": 1, "internal": False}
+    assert listed[topic] == {
+        "topic": topic,
+        "partitions": 3,
+        "replicas": 1,
+        "internal": False,
+        "stream": False,
+    }
 
     (described,) = cli.json("topic", "describe", topic)
     assert described["configs"]["retention.ms"] == "60000"

@@ -1,6 +1,7 @@
 """An operator elects a leader: with the command line, and with a stock client's request."""
 
 import gc
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +110,45 @@ def test_who_leads_already_is_not_elected_and_an_election_that_would_be_refused_
     asked = cli.run(*elect, "--broker", str(other), "--yes")
     assert asked.returncode == 1
     assert cluster.leader("t") == first
+
+
+def test_the_first_replicas_of_all_partitions_lead_again(cluster: LocalCluster) -> None:
+    cluster.create_topic("many", partitions=3)
+    wait_until(
+        lambda: all(cluster.isr("many", each) == ALL for each in range(3)),
+        deadline_s=DEADLINE_S,
+        what="all in sync",
+    )
+    cli = Cli(cluster.bootstrap)
+    elect = ("partition", "elect", "--all")
+    done = cli.run(*elect)
+    assert done.returncode == 0
+    assert b"every partition is led by its first replica already" in done.stderr
+    first = {each: cluster.leader("many", each) for each in range(3)}
+    gone = first[0]
+    cluster.kill(gone)
+    wait_until(lambda: cluster.leader("many") not in {gone, -1}, deadline_s=DEADLINE_S, what="one")
+    refused = cli.run(*elect, "--format", "json")
+    assert refused.returncode == 1
+    rows = [row for row in json.loads(refused.stdout) if row["topic"] == "many"]
+    assert [(row["partition"], row["leader"]) for row in rows] == [(0, cluster.leader("many"))]
+    assert f"broker {gone}" in rows[0]["problem"]
+    assert b"first replicas do not lead" in refused.stderr
+    cluster.start(gone)
+    wait_until(lambda: cluster.isr("many") == ALL, deadline_s=DEADLINE_S, what="in sync again")
+    rows = [row for row in cli.json(*elect) if row["topic"] == "many"]
+    elected = {"topic": "many", "partition": 0, "leader": gone, "problem": None}
+    assert rows in ([elected], [])  # the controller may have come first
+    assert {each: cluster.leader("many", each) for each in range(3)} == first
+
+
+@pytest.mark.parametrize("wrong", [("t/0", "--all"), ("--all", "--broker", "1"), ()])
+def test_all_partitions_are_elected_only_where_that_is_what_is_said(
+    cluster: LocalCluster, wrong: tuple[str, ...]
+) -> None:
+    refused = Cli(cluster.bootstrap).run("partition", "elect", *wrong)
+    assert refused.returncode == 2
+    assert b"--all" in refused.stderr
 
 
 def test_a_stock_client_elects_leaders(cluster: LocalCluster) -> None:

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -23,6 +29,7 @@ from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
 from fencelog.client.blocking import Client
 from fencelog.coordination.shard import partition_for
 from fencelog.testing.cluster import LocalCluster
+from fencelog.types import TopicPartition
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -230,6 +237,32 @@ def test_writes_go_on_without_a_follower_that_is_cut_off_and_it_comes_back(
     wait_until(lambda: cluster.isr("t") == ALL, deadline_s=DEADLINE_S, what="back in sync")
     assert not sent.failed
     assert stored(cluster) == sent.acknowledged
+
+
+@pytest.mark.parametrize("is_cut_off", [True, False])
+def test_deleted_records_do_not_return_with_the_next_leader(
+    cluster: LocalCluster, is_cut_off: bool
+) -> None:
+    # D4
+    sent = Sent(cluster)
+    sent.write(20)
+    place = TopicPartition("t", 0)
+    leader = cluster.leader("t")
+    follower, other = (each for each in ALL if each != leader)
+    if is_cut_off:
+        cluster.cut(leader, follower)
+    with Client(cluster.bootstrap) as client:
+        assert client.delete_records({place: 5}) == {place: 5}
+    in_sync = cluster.isr("t")  # the one that is cut off has left: it cannot lead
+    cluster.kill(leader)
+    assert in_sync == (tuple(sorted((leader, other))) if is_cut_off else ALL)
+    cluster.heal()
+    wait_until(
+        lambda: cluster.leader("t") in {*in_sync} - {leader},
+        deadline_s=DEADLINE_S,
+        what="another leader",
+    )
+    assert min(stored(cluster).values()) == 5
 
 
 def test_too_few_in_sync_replicas_refuse_writes_until_one_is_back(cluster: LocalCluster) -> None:

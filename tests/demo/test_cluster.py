@@ -4,9 +4,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
-import psutil
 import pytest
 
 from fencelog_demo import run
@@ -24,17 +25,23 @@ def test_without_etcd_it_says_how_to_get_it_and_starts_nothing(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     output = tmp_path / "output"
+    started: list[object] = []
+
+    def start(*arguments: object, **options: object) -> NoReturn:
+        started.append(arguments)
+        raise OSError("nothing is to be started")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
     assert run.main(["--cluster", "--output", str(output)]) == 1
     assert capsys.readouterr().err == (
         "demo: a cluster needs etcd, and there is none on the PATH; Debian and Ubuntu have it: "
         "apt-get install etcd-server\n"
     )
     assert not output.exists()
+    assert not started
 
 
-def test_a_cluster_loses_a_leader_a_coordinator_and_the_controller_in_place_of_its_broker() -> None:
-    parts = [fault.part for fault in CLUSTER_PLAN if fault.part]
-    assert parts == ["leader", "coordinator", "controller"]
+def test_what_else_is_killed_in_a_cluster_is_what_is_killed_with_one_broker() -> None:
     assert {fault.role for fault in CLUSTER_PLAN if fault.part} == {"broker"}
     others = [fault for fault in CLUSTER_PLAN if not fault.part]
     assert others == [fault for fault in PLAN if fault.role != "broker"]
@@ -48,9 +55,43 @@ def test_each_fault_gets_a_batch_of_its_own_and_one_is_left(tmp_path: Path, etcd
     assert setup.batch_rows * (len(setup.plan) + 1) >= setup.rows
 
 
+@pytest.fixture
+def brokers() -> Iterator[dict[int, subprocess.Popen[bytes]]]:
+    """Processes in the place of three brokers, by number."""
+    started = {node: subprocess.Popen([sys.executable, "-c", SLEEP]) for node in (1, 2, 3)}
+    yield started
+    for process in started.values():
+        process.kill()
+        process.wait(10)
+
+
+def begun(folder: Path, brokers: dict[int, subprocess.Popen[bytes]]) -> Killer:
+    killer = Killer(folder, "etcd:1")
+    killer.handle(Event(time.time(), "broker-ready", {"address": "a,b,c"}))
+    for node, process in brokers.items():
+        facts = {"role": "broker", "pid": process.pid, "node": node}
+        killer.handle(Event(time.time(), "started", facts))
+    return killer
+
+
+def reach(killer: Killer, batch: int, point: str) -> None:
+    """Both pipelines are at a point."""
+    for pipeline in PIPELINES:
+        facts = {"point": point, "batch": batch, "tally": 5, "pid": 2**22 + 1}
+        facts |= {"ticket": f"{batch}-{pipeline}", "pipeline": pipeline}
+        killer.handle(Event(time.time(), "reached", facts))
+
+
+def dead(brokers: dict[int, subprocess.Popen[bytes]]) -> set[int]:
+    return {node for node, process in brokers.items() if process.poll() == -signal.SIGKILL}
+
+
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_the_broker_that_has_the_part_is_killed(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    brokers: dict[int, subprocess.Popen[bytes]],
 ) -> None:
     asked: list[tuple[Part, str, str]] = []
 
@@ -61,29 +102,29 @@ def test_the_broker_that_has_the_part_is_killed(
         return number
 
     monkeypatch.setattr("fencelog_demo.killer.node_of", node_of)
-    brokers = {node: subprocess.Popen([sys.executable, "-c", SLEEP]) for node in (1, 2, 3)}
-    try:
-        killer = Killer(tmp_path, "etcd:1")
-        killer.handle(Event(time.time(), "broker-ready", {"address": "a,b,c"}))
-        for node, process in brokers.items():
-            facts = {"role": "broker", "pid": process.pid, "node": node}
-            killer.handle(Event(time.time(), "started", facts))
-        for batch, point in enumerate(("task-written", "task-writing")):
-            for pipeline in PIPELINES:
-                facts = {"point": point, "batch": batch, "tally": 5, "pid": 2**22 + 1}
-                facts |= {"ticket": f"{batch}-{pipeline}", "pipeline": pipeline}
-                killer.handle(Event(time.time(), "reached", facts))
-        assert brokers[number].wait(10) == -signal.SIGKILL
-        assert [node for node, each in brokers.items() if psutil.pid_exists(each.pid)] == [
-            node for node in brokers if node != number
-        ]
-    finally:
-        for process in brokers.values():
-            process.kill()
-            process.wait(10)
+    killer = begun(tmp_path, brokers)
+    for batch, point in enumerate(("task-written", "task-writing")):
+        reach(killer, batch, point)
+    assert brokers[number].wait(10) == -signal.SIGKILL
+    assert dead(brokers) == {number}
     assert asked == [("leader", "a,b,c", "etcd:1")] * 2
     injected = [each for each in Follower(tmp_path).new() if each.kind == "injected"]
     assert injected[-1].text("title") == "the leader of a partition, while tasks write"
+
+
+def test_a_leader_a_coordinator_and_the_controller_are_killed_in_this_order(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    brokers: dict[int, subprocess.Popen[bytes]],
+) -> None:
+    parts = {"leader": 2, "coordinator": 3, "controller": 1}
+    monkeypatch.setattr("fencelog_demo.killer.node_of", lambda part, *where: parts[part])
+    killer = begun(tmp_path, brokers)
+    killed = []
+    for batch, fault in enumerate(CLUSTER_PLAN[:4]):
+        reach(killer, batch, fault.point)
+        killed.append(dead(brokers))
+    assert killed == [set(), {2}, {2, 3}, {1, 2, 3}]
 
 
 def test_etcd_and_its_peers_have_ports_of_their_own(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from fencelog.errors import FencelogError
 from fencelog_sim.workload import Scale
 from tests.proofs._chaos_client import HistoryFile
 from tests.proofs._chaos_disk import small_disk
-from tests.proofs._chaos_nemesis import FAULTS, Faults, Nemesis
+from tests.proofs._chaos_nemesis import FAULTS, Faults, Nemesis, number_of
 from tests.proofs._chaos_rig import Crew, Play, ProxyProcess
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
@@ -36,6 +36,8 @@ class Script:
     gap_s: float
     """Mean time between two faults of a row."""
     scale: Scale
+    faults_min: int = 0
+    """It takes longer than ``seconds`` if there were fewer faults by then, or no record."""
     faults: Faults = field(default_factory=lambda: FAULTS)
     disk_mebibytes: int = 4096
     """Client ids whose EndTxn the proxy does not hold; ``_chaos_holds``."""
@@ -105,7 +107,12 @@ def _act(script: Script, outcome: Outcome, nemesis: Nemesis, started: Callable[[
         return
     crew.start()
     started()
-    nemesis.run(script.faults, script.seconds, script.gap_s)
+
+    def is_enough() -> bool:
+        least = script.faults_min
+        return not least or (number_of(nemesis.counts) >= least and crew.play.counts()[0] > 0)
+
+    nemesis.run(script.faults, script.seconds, script.gap_s, is_enough=is_enough)
     outcome.problems += nemesis.failures
     outcome.problems += crew.stop(END_S)
     if not nemesis.broker.running:

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -56,6 +56,8 @@ LASTS_S = {
     f"hold {END}": (0.3, 1.5),
 }
 """Seconds, at least and at most; the others are over at once."""
+PATIENCE_S, LOOK_S = 60.0, 0.2
+"""How much longer a chapter may take until it is enough, and how often it is looked at."""
 HOLDS_AT_ONCE = 3
 HELD_S_MAX = 12.0
 """By then it is delivered, also where its producer began no later transaction."""
@@ -118,8 +120,18 @@ class Nemesis:
         self._over = threading.Event()
         self._chosen = random.Random(f"{self.seed}-targets")
 
-    def run(self, faults: Faults, seconds: float, gap_s: float) -> None:
-        """Return after so many seconds, with everything healed."""
+    def run(
+        self,
+        faults: Faults,
+        seconds: float,
+        gap_s: float,
+        *,
+        is_enough: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Return after so many seconds, with everything healed.
+
+        A machine that is busy with something else gets more time, until ``is_enough``.
+        """
         rows: list[tuple[str, _Row]] = [("process", self._process), ("network", self._network)]
         threads = [
             threading.Thread(
@@ -131,6 +143,9 @@ class Nemesis:
         for thread in threads:
             thread.start()
         self._over.wait(seconds)
+        ends_at = time.monotonic() + PATIENCE_S
+        while not (is_enough() or time.monotonic() > ends_at or self._over.wait(LOOK_S)):
+            pass
         self._over.set()
         for thread in threads:
             thread.join()

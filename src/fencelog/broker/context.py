@@ -25,6 +25,7 @@ from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.decompression import Decompression
 from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.replicas.low_watermarks import LowWatermarks
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.transaction.shard import TransactionShard
@@ -65,6 +66,8 @@ class Broker:
     """The other brokers, and who leads what; None for a single broker."""
     elections: LeaderElections | None = None
     """What carries out an operator's elections; None for a single broker."""
+    low_watermarks: LowWatermarks | None = None
+    """Where the logs of followers begin; None for a single broker."""
     cluster_id: str = ""
     """The data directory's; set when the node starts."""
     address: tuple[str, int] = ("127.0.0.1", 0)

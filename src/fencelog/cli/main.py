@@ -10,6 +10,7 @@ from fencelog.cli.direct import plain_options, run
 
 NOUNS = {
     "topic": "fencelog.cli.topic",
+    "stream": "fencelog.cli.stream",
     "group": "fencelog.cli.group",
     "txn": "fencelog.cli.txn",
     "own": "fencelog.cli.own",

@@ -83,7 +83,8 @@ HINTS = {
     ),
     ErrorCode.TOPIC_ALREADY_EXISTS: "`fencelog topic describe NAME` shows it; choose another name",
     ErrorCode.INVALID_TOPIC_EXCEPTION: (
-        "names have 1 to 249 of the characters a-z A-Z 0-9 . _ - and internal topics are read-only"
+        "names have 1 to 249 of the characters a-z A-Z 0-9 . _ - and internal topics are "
+        "read-only; `fencelog stream list` shows the streams"
     ),
     ErrorCode.INVALID_PARTITIONS: "a topic has one partition or more, and can only get more",
     ErrorCode.INVALID_REPLICATION_FACTOR: "there is one broker, so one replica: `-r 1`",
@@ -108,6 +109,9 @@ HINTS = {
     ),
     **dict.fromkeys(REFUSED | LOST, "`fencelog own status` shows the present owners"),
     **dict.fromkeys(UNREACHABLE, WHERE_TO),
+    ErrorCode.RESIZE_IN_PROGRESS: (
+        "`fencelog stream describe NAME` shows the resize; try again when it is complete"
+    ),
     ErrorCode.KAFKA_STORAGE_ERROR: "the broker's log names the file; check its disk",
 }
 

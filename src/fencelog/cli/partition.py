@@ -20,7 +20,16 @@ from fencelog.cli.options import (
     PropertyOption,
     connection,
 )
-from fencelog.cli.output import ExitStatus, Row, UsageError, fail, reported_errors, say, show_rows
+from fencelog.cli.output import (
+    ExitStatus,
+    Format,
+    Row,
+    UsageError,
+    fail,
+    reported_errors,
+    say,
+    show_rows,
+)
 from fencelog.errors import StorageError
 from fencelog.log import layout
 from fencelog.types import TopicPartition
@@ -30,6 +39,7 @@ app = typer.Typer(
     help="Check and salvage a stopped broker's partitions; elect a partition's leader.",
     no_args_is_help=True,
 )
+NOTHING = "every partition is led by its first replica already"
 COLUMNS = ("partition", "log_start", "sound_end", "offsets_lost", "problem")
 
 DirectoryArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The data directory.")]
@@ -95,7 +105,12 @@ def salvage(
 
 @app.command()
 def elect(
-    name: Annotated[str, typer.Argument(metavar="TOPIC/INDEX", help="The partition.")],
+    name: Annotated[
+        str | None, typer.Argument(metavar="[TOPIC/INDEX]", help="The partition.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All partitions, each with its first replica.")
+    ] = False,
     broker: Annotated[
         int | None,
         typer.Option(
@@ -113,14 +128,20 @@ def elect(
     properties: PropertyOption = None,
     form: FormatOption = None,
 ) -> None:
-    """Elect the leader of a cluster's partition.
+    """Elect the leader of a cluster's partition, or of all of them.
 
-    Without --broker the first replica leads again, and nothing is lost. With it, a
-    partition that none of its in-sync or eligible replicas can lead is led by this
-    one: what it does not have is lost. Without --yes this shows what each replica
-    has, and changes nothing.
+    Without --broker the first replica leads again, and nothing is lost. With --all
+    this shows each partition that its first replica did not lead; the exit status is
+    1 if one could not be elected, because it is not in sync.
+
+    With --broker, a partition that none of its in-sync or eligible replicas can lead
+    is led by this one: what it does not have is lost. Without --yes this shows what
+    each replica has, and changes nothing.
     """
     with reported_errors():
+        if every or name is None:
+            _elect_all(name, broker, bootstrap, properties, form, every=every)
+            return
         partition = partition_elect.named(name)
         with connection(bootstrap, properties).open() as client:
             if broker is not None:
@@ -137,6 +158,33 @@ def elect(
                     say("nothing is changed")
                     return
             say(partition_elect.elect(client, partition, broker))
+
+
+def _elect_all(
+    name: str | None,
+    broker: int | None,
+    bootstrap: str,
+    properties: list[str] | None,
+    form: Format | None,
+    *,
+    every: bool,
+) -> None:
+    """Elect the first replicas of all partitions, if that is what is asked for."""
+    if not every:
+        raise UsageError("name a partition, such as orders/0, or --all")
+    if name is not None or broker is not None:
+        raise UsageError("--all elects the first replica of each partition: name no other")
+    with connection(bootstrap, properties).open() as client:
+        rows = partition_elect.elect_all(client)
+    show_rows(rows, partition_elect.ELECTED_COLUMNS, form)
+    failed = sum(row["problem"] is not None for row in rows)
+    if failed:
+        fail(
+            ExitStatus.FAILED,
+            f"{failed} of {len(rows)} first replicas do not lead",
+            "`fencelog topic describe` shows which replicas are in sync",
+        )
+    say(f"{len(rows)} partitions are led by their first replica again" if rows else NOTHING)
 
 
 def _loss(found: Checked) -> str:

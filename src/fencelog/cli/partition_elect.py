@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fencelog.client.blocking import Client
     from fencelog.client.model import PartitionDescription, ReplicaEnds
 
+ELECTED_COLUMNS = ("topic", "partition", "leader", "problem")
 COLUMNS = ("broker", "log_end_offset", "high_watermark", "last_epoch", "in_sync", "problem")
 
 
@@ -58,6 +59,34 @@ def elect(client: "Client", name: TopicPartition, broker: int | None) -> str:
             return f"{_led(name, found)} already"
         raise
     return _led(name, described(client, name))
+
+
+def elect_all(client: "Client") -> list[Row]:
+    """Elect the first replica of every partition; return a row for each that it did not lead.
+
+    Raises RequestError.
+    """
+    found = client.elect_preferred_leaders()
+    topics = client.topics(sorted({each.topic for each in found})) if found else []
+    known = {
+        TopicPartition(topic.name, each.partition): each
+        for topic in topics
+        for each in topic.partitions
+    }
+    return [_elected(name, known[name], refused) for name, refused in sorted(found.items())]
+
+
+def _elected(
+    name: TopicPartition, partition: "PartitionDescription", refused: RequestError | None
+) -> Row:
+    # Who described the partition may not have seen the election yet.
+    leader = partition.replicas[0] if refused is None else partition.leader
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "leader": leader,
+        "problem": None if refused is None else refused.text,
+    }
 
 
 def needless(

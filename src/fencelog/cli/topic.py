@@ -23,6 +23,7 @@ from fencelog.cli.output import (
     show_json,
     show_rows,
 )
+from fencelog.cli.stream_settings import LEAST
 
 if TYPE_CHECKING:
     from fencelog.client.blocking import Client
@@ -97,16 +98,30 @@ def list_topics(
     with reported_errors():
         with connection(bootstrap, properties).open() as client:
             topics = [topic for topic in client.topics() if internal or not topic.internal]
+            streams = _streams(client)
         rows: list[Row] = [
             {
                 "topic": topic.name,
                 "partitions": len(topic.partitions),
                 "replicas": max((len(p.replicas) for p in topic.partitions), default=0),
                 "internal": topic.internal,
+                "stream": topic.name in streams,
             }
             for topic in topics
         ]
-        show_rows(rows, ("topic", "partitions", "replicas", "internal"), form)
+        show_rows(rows, ("topic", "partitions", "replicas", "internal", "stream"), form)
+
+
+def _streams(client: "Client") -> frozenset[str]:
+    """The names of all streams; other brokers than fencelog's have none."""
+    from fencelog.errors import ErrorCode, RequestError
+
+    try:
+        return frozenset(each.name for each in client.describe_streams())
+    except RequestError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return frozenset()
+        raise
 
 
 @app.command()
@@ -124,7 +139,8 @@ def describe(
             show_json(described)
             return
         for topic in described:
-            say(f"{topic['topic']}  (id {topic['topic_id']})")
+            kind = "a stream: `fencelog stream describe` draws it" if topic["stream"] else ""
+            say(f"{topic['topic']}  (id {topic['topic_id']})  {kind}".rstrip())
             partitions, configs = topic["partitions"], topic["configs"]
             assert isinstance(partitions, list)
             assert isinstance(configs, dict)
@@ -161,6 +177,7 @@ def _describe(client: "Client", topic: "TopicDescription") -> Row:
         "topic": topic.name,
         "topic_id": topic.topic_id.hex(),
         "internal": topic.internal,
+        "stream": LEAST in topic.configs,
         "partitions": partitions,
         "configs": dict(sorted(topic.configs.items())),
     }

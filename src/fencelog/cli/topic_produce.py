@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, BinaryIO, cast, get_args
 from fencelog.cli.options import connection
 from fencelog.cli.output import Format, Row, UsageError, default_format, show_json, show_rows
 from fencelog.cli.record_input import InputForm, InputRecord, read_input
-from fencelog.errors import error_text
+from fencelog.errors import ErrorCode, RequestError, error_text
 
 if TYPE_CHECKING:
+    from fencelog.client.blocking import Client
     from fencelog.client.blocking_writers import Producer
     from fencelog.client.model import Compression, Delivery, ProduceIsolation
 
@@ -61,21 +62,44 @@ def run(
     ):
         # Fail for an unknown topic before the input is read.
         client.partitions([request.topic])
+        by_key = _is_by_key(client, request)
         if transactional_id is not None:
             producer.begin()
         for record in _records(files, request.form):
-            _send(producer, request.topic, record)
+            _send(producer, request.topic, record, None if by_key else record.partition)
         deliveries = _finish(producer, transactional_id)
     _show(request.topic, deliveries, form)
 
 
-def _send(producer: "Producer", topic: str, record: InputRecord) -> None:
+def _is_by_key(client: "Client", request: ProduceRequest) -> bool:
+    """Whether the topic is a stream, where a record's key alone chooses its segment (R1).
+
+    The partition of a JSON line does not count then: it says where the record came from. Raises
+    UsageError for ``-p``.
+    """
+    chosen = request.form.partition
+    if chosen is None and not request.form.as_json:
+        return False
+    try:
+        client.describe_stream(request.topic)
+    except RequestError as error:
+        if error.code in {ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNSUPPORTED_VERSION}:
+            return False
+        raise
+    if chosen is not None:
+        raise UsageError(
+            f"-p {chosen}: {request.topic} is a stream, and a record's key chooses its segment"
+        )
+    return True
+
+
+def _send(producer: "Producer", topic: str, record: InputRecord, partition: int | None) -> None:
     try:
         producer.send(
             topic,
             record.value,
             key=record.key,
-            partition=record.partition,
+            partition=partition,
             headers=record.headers,
             timestamp_ms=record.timestamp_ms,
         )

@@ -42,6 +42,7 @@ from fencelog.client.streams.blocking import BlockingStreams
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.client.transaction_admin import TransactionAdmin
 from fencelog.client.versioned_transactions import Transactions
+from fencelog.errors import RequestError
 from fencelog.types import TopicId, TopicPartition
 
 if TYPE_CHECKING:
@@ -112,6 +113,13 @@ class Client(BlockingStreams):
         Raises RequestError (ELECTION_NOT_NEEDED, ELIGIBLE_LEADERS_NOT_AVAILABLE …).
         """
         self._loop().run(Elections(self._cluster).elect(partition, leader))
+
+    def elect_preferred_leaders(self) -> dict[TopicPartition, RequestError | None]:
+        """Elect the first replica of every partition that it does not lead, if it is in sync.
+
+        Returns these partitions, each with the reason if it was not elected. Raises RequestError.
+        """
+        return self._loop().run(Elections(self._cluster).elect_all())
 
     def describe_topic(self, name: str) -> TopicDescription:
         """One topic with its configs. Raises RequestError (UNKNOWN_TOPIC_OR_PARTITION)."""

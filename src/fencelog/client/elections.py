@@ -8,6 +8,7 @@ from fencelog.client.cluster import Cluster
 from fencelog.client.model import WIRE_ISOLATION, Isolation, ReplicaEnds
 from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.rpc.connection import Connection
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
@@ -26,6 +27,7 @@ from fencelog.wire.messages.list_offsets import (
 from fencelog.wire.primitives import error_code
 
 PREFERRED, UNCLEAN = 0, 1
+NOT_NEEDED = ErrorCode.ELECTION_NOT_NEEDED
 ANY_REPLICA = -2
 """As a replica id: answer whoever leads. Kafka's debugging consumer."""
 ANSWER_S = 3.0
@@ -93,13 +95,7 @@ class Elections:
         An election whose answer was lost is not needed the second time. Raises RequestError
         (ELIGIBLE_LEADERS_NOT_AVAILABLE, PREFERRED_LEADER_NOT_AVAILABLE, ELECTION_NOT_NEEDED …).
         """
-        named = TopicPartitions(topic=partition.topic, partitions=[partition.partition])
-        request = ElectLeadersRequest(
-            election_type=PREFERRED if leader is None else UNCLEAN,
-            topic_partitions=[named],
-            timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
-            leader=-1 if leader is None else leader,
-        )
+        named = [TopicPartitions(topic=partition.topic, partitions=[partition.partition])]
         deadline = self._cluster.deadline()
         lost = False
 
@@ -107,22 +103,60 @@ class Elections:
             nonlocal lost
             connection = await self._cluster.controller(deadline)
             try:
-                answer = await self._cluster.ask(
-                    connection, request, ElectLeadersResponse, deadline
-                )
+                answer = await self._ask(connection, named, leader, deadline)
             except RequestError:
                 lost = True
                 raise
-            results = [
-                each for one in answer.replica_election_results for each in one.partition_result
-            ]
-            for code, text in [
-                (answer.error_code, None),
-                *((each.error_code, each.error_message) for each in results),
-            ]:
-                found = error_code(code)
-                if found and not (lost and found is ErrorCode.ELECTION_NOT_NEEDED):
-                    raise failure(found, f"election of a leader of {partition}", text)
+            refused = _refusals(answer).get(partition)
+            if refused is not None and not (lost and refused.code is NOT_NEEDED):
+                raise refused
 
         await retrying(attempt, deadline)
         self._cluster.forget(partition.topic)
+
+    async def elect_all(self) -> dict[TopicPartition, RequestError | None]:
+        """Elect the first replica of every partition, where it is in sync and does not lead yet.
+
+        Returns those partitions, each with the reason why its first replica was not elected, if it
+        was not. If an answer was lost, those that were elected then are not among them. Raises
+        RequestError.
+        """
+        deadline = self._cluster.deadline()
+
+        async def attempt() -> dict[TopicPartition, RequestError | None]:
+            connection = await self._cluster.controller(deadline)
+            return _refusals(await self._ask(connection, None, None, deadline))
+
+        found = await retrying(attempt, deadline)
+        for topic in {each.topic for each in found}:
+            self._cluster.forget(topic)
+        return found
+
+    async def _ask(
+        self,
+        connection: Connection,
+        named: list[TopicPartitions] | None,
+        leader: int | None,
+        deadline: Deadline,
+    ) -> ElectLeadersResponse:
+        """Ask for elections: of ``leader``, uncleanly, or of first replicas; None: of all."""
+        request = ElectLeadersRequest(
+            election_type=PREFERRED if leader is None else UNCLEAN,
+            topic_partitions=named,
+            timeout_ms=int(self._cluster.options.request_timeout_s * 1000),
+            leader=-1 if leader is None else leader,
+        )
+        return await self._cluster.ask(connection, request, ElectLeadersResponse, deadline)
+
+
+def _refusals(answer: ElectLeadersResponse) -> dict[TopicPartition, RequestError | None]:
+    """Return each answered partition, with why nobody was elected, or None. Raises RequestError."""
+    if answer.error_code:
+        raise failure(error_code(answer.error_code), "election of leaders")
+    found: dict[TopicPartition, RequestError | None] = {}
+    for topic in answer.replica_election_results:
+        for each in topic.partition_result:
+            name, code = TopicPartition(topic.topic, each.partition_id), each.error_code
+            what = f"election of a leader of {name}"
+            found[name] = failure(error_code(code), what, each.error_message) if code else None
+    return found

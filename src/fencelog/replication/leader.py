@@ -38,6 +38,7 @@ class _Follower:
         "durable_end",
         "fetch_end",
         "log_end_then",
+        "log_start",
         "unflushed_end",
         "unflushed_since",
     )
@@ -50,6 +51,7 @@ class _Follower:
     def forget(self) -> None:
         """It has to say again what it has."""
         self.fetch_end = self.durable_end = self.log_end_then = self.unflushed_end = _UNKNOWN
+        self.log_start = _UNKNOWN
         self.asked_at = self.unflushed_since = _NEVER
 
     def said(self, fetch_end: Offset, durable_end: Offset, now: Instant, log_end: Offset) -> None:
@@ -163,15 +165,18 @@ class LeaderProgress:
         now: Instant,
         *,
         log_end: Offset,
+        log_start: Offset,
     ) -> Offset:
         """A follower has said where it is, and its log agrees; return the high watermark.
 
-        ``fetch_end`` is the end of its log, ``durable_end`` of what is durable there, ``log_end``
-        the end of this log. Never call it before the follower has truncated what differs (F7).
+        ``fetch_end`` is the end of its log, ``durable_end`` of what is durable there, ``log_start``
+        where it begins; ``log_end`` is the end of this log. Never call it before the follower has
+        truncated what differs (F7).
         """
         follower = self._followers.get(replica)
         if follower is not None:
             follower.said(fetch_end, min(durable_end, fetch_end), now, log_end)
+            follower.log_start = log_start
         return self._advance()
 
     def disconnected(self, replica: NodeId) -> None:
@@ -201,6 +206,15 @@ class LeaderProgress:
             return self._durable_end
         return self._followers[replica].durable_end
 
+    def low_watermark(self, log_start: Offset) -> Offset:
+        """Return the lowest log start of the in-sync replicas, if this one's is ``log_start``.
+
+        Who is elected among them begins there or above. A follower that has not said where it
+        begins counts as -1.
+        """
+        members = (self._isr | self._proposed) - {self._node_id}
+        return min([log_start, *(self._followers[each].log_start for each in members)])
+
     # -- the in-sync replicas --------------------------------------------------------------------
 
     def placed(self, replicas: tuple[NodeId, ...]) -> None:
@@ -214,21 +228,26 @@ class LeaderProgress:
         self._replicas = replicas
 
     def isr_change(
-        self, now: Instant, lag_s: float, *, log_end: Offset
+        self, now: Instant, lag_s: float, *, log_end: Offset, log_start: Offset
     ) -> tuple[NodeId, ...] | None:
         """Return the in-sync replicas to propose; None if they are as they should be.
 
         None, too, while a proposal is on its way. Who has not caught up with the log's end for
         ``lag_s`` leaves, and so does whose disk takes longer to make it durable; who has, and has
-        all that is committed and all that earlier leaders wrote, joins (F2). Call it after
-        acknowledgements, and from time to time.
+        all that is committed and all that earlier leaders wrote, and begins where this log does or
+        above, joins (F2, D4). Call it after acknowledgements, and from time to time. ``log_end``
+        and ``log_start`` are this log's.
         """
         if not self.is_settled:
             return None
-        members = tuple(each for each in self._replicas if self._belongs(each, now, lag_s, log_end))
+        members = tuple(
+            each for each in self._replicas if self._belongs(each, now, lag_s, log_end, log_start)
+        )
         return None if members == self.isr else members
 
-    def _belongs(self, replica: NodeId, now: Instant, lag_s: float, log_end: Offset) -> bool:
+    def _belongs(
+        self, replica: NodeId, now: Instant, lag_s: float, log_end: Offset, log_start: Offset
+    ) -> bool:
         if replica == self._node_id:
             return True
         follower = self._followers[replica]
@@ -238,7 +257,8 @@ class LeaderProgress:
             return False
         if replica in self._isr:
             return True
-        return follower.durable_end >= max(self.high_watermark, self.epoch_start)
+        has_all = follower.durable_end >= max(self.high_watermark, self.epoch_start)
+        return has_all and follower.log_start >= log_start
 
     def proposed(self, isr: Collection[NodeId]) -> None:
         """A change is being written: from here on until ``settled`` it may be in force."""

@@ -24,6 +24,8 @@ class Position(NamedTuple):
     """The epoch of its last batch; -1 for a log that never had one."""
     durable_end: Offset
     """The end of what is durable there in the mode in force."""
+    log_start: Offset
+    """The start of its log."""
 
 
 class Watermarks(NamedTuple):

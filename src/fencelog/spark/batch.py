@@ -17,10 +17,11 @@ from pyspark.sql.datasource import (
 from fencelog.spark import writing
 from fencelog.spark.driver_commit.staged import Staged
 from fencelog.spark.identity import NO_STREAM, BatchIdentity
+from fencelog.spark.next_batch import unreadable
 from fencelog.spark.offsets import ranges, split
 from fencelog.spark.options import OptionError, SinkOptions, SourceOptions
 from fencelog.spark.plain_errors import plain_errors
-from fencelog.spark.planning import connect, data_loss, ends, lost, resolve, subscribed
+from fencelog.spark.planning import connect, data_loss, ends, lost, starts, stops, subscribed
 from fencelog.spark.reading import RangePartition, read_range
 from fencelog.spark.schema import check_read, check_write
 
@@ -44,11 +45,14 @@ class BatchReader(DataSourceReader):
         options = self._options
         client = connect(options.connection)
         found = subscribed(client, options.subscription)
+        if options.subscription.partitions:
+            # Segments that are named are read as partitions, whatever else the stream has.
+            found = replace(found, streams={})
         partitions = found.partitions
-        start = resolve(client, options.starting, partitions, options.isolation)
-        end = resolve(client, options.ending, partitions, options.isolation)
-        earliest = ends(client, partitions, "earliest", options.isolation)
-        latest = ends(client, partitions, "latest", options.isolation)
+        start = starts(client, options.starting, found, options.isolation)
+        end = stops(client, options.ending, found, options.isolation)
+        earliest = ends(client, partitions, "earliest", options.isolation, found.streams)
+        latest = ends(client, partitions, "latest", options.isolation, found.streams)
         if options.fail_on_data_loss and (sentences := lost(start, earliest, latest)):
             raise data_loss(sentences)
         for each in partitions:
@@ -59,6 +63,8 @@ class BatchReader(DataSourceReader):
                 )
             start[each] = max(start[each], earliest[each])
             end[each] = min(end[each], latest[each])
+        if options.ending.everywhere == "latest":
+            end |= dict.fromkeys(unreadable(found, end), 0)
         wanted = split(
             ranges(start, end, found.topic_ids),
             options.partitions_min or 0,
@@ -87,7 +93,7 @@ class BatchWriter(DataSourceArrowWriter):
             )
         self._options = options
         self._roles = check_write(schema, topic_option=options.topic is not None)
-        writing.check(options, streaming=False)
+        writing.check(options, self._roles, streaming=False)
         name = str(uuid.UUID(bytes=os.urandom(16), version=4))
         if options.app is None or options.batch is None:
             # There is no query: the broker deletes such an app after a week.

@@ -2,11 +2,13 @@
 
 Spark compares offsets as JSON text, so keys are always written in one order; otherwise a stream
 without new records would run empty batches forever. The shape is the Kafka connector's,
-``{"topic": {"0": 23}}``, with three more keys that no topic can have. ``@start`` marks a start that
+``{"topic": {"0": 23}}``, with four more keys that no topic can have. ``@start`` marks a start that
 another look at the cluster might place elsewhere (see ``stream_reader``). ``@begin``, in an end, is
 where the batch begins if its start has that mark (see ``unlimited_reader``). ``@ids`` has the ids
 of the topics, ``{"topic": "Pd4KtBXxRYiEXWqgOvaKUA"}``. Offsets of a topic with another id are those
 of a topic that was deleted (S9). Offsets without ids, of older checkpoints, go with any id.
+``@streams`` names those topics whose offsets are a cut through a stream (see ``stream_cut``): what
+comes after it is read from its first offset, 0, and not from where its log happens to begin.
 """
 
 import itertools
@@ -20,6 +22,7 @@ from fencelog.types import TopicId, TopicPartition
 START_MARK = "@start"
 BEGIN = "@begin"
 TOPIC_IDS = "@ids"
+STREAMS = "@streams"
 
 TopicIds = Mapping[str, TopicId]
 """By topic name. Topics of brokers that have no ids (before Kafka 2.8) are absent."""
@@ -42,13 +45,19 @@ class OffsetRange:
 
 
 def to_json(
-    offsets: Offsets, topic_ids: TopicIds | None = None, *, unpinned: bool = False
+    offsets: Offsets,
+    topic_ids: TopicIds | None = None,
+    *,
+    streams: Collection[str] = (),
+    unpinned: bool = False,
 ) -> dict[str, Any]:
     """The offsets as JSON for Spark's checkpoint; ``unpinned`` adds the ``@start`` mark."""
     written: dict[str, Any] = {START_MARK: True} if unpinned else {}
     topics = {each.topic for each in offsets}
     if ids := {name: topic_id_text(id_) for name, id_ in (topic_ids or {}).items()}:
         written[TOPIC_IDS] = {name: ids[name] for name in sorted(ids) if name in topics}
+    if cut := sorted(topics.intersection(streams)):
+        written[STREAMS] = cut
     for partition in sorted(offsets):
         written.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
     return written
@@ -67,6 +76,21 @@ def from_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
 def topic_ids(stored: Mapping[str, Any]) -> dict[str, TopicId]:
     """The topic ids of the JSON; empty if an older release wrote it."""
     return {name: parse_topic_id(text) for name, text in stored.get(TOPIC_IDS, {}).items()}
+
+
+def streams_in(stored: Mapping[str, Any]) -> frozenset[str]:
+    """The topics whose offsets in the JSON are a cut through a stream."""
+    return frozenset(stored.get(STREAMS, ()))
+
+
+def newest_segments(stored: Mapping[str, Any]) -> dict[str, tuple[TopicId, int]]:
+    """The id of each stream in the JSON, and the highest of its segments."""
+    ids, streams = topic_ids(stored), streams_in(stored)
+    highest: dict[str, int] = {}
+    for each in from_json(stored):
+        if each.topic in streams and each.topic in ids:
+            highest[each.topic] = max(each.partition, highest.get(each.topic, 0))
+    return {topic: (ids[topic], segment) for topic, segment in highest.items()}
 
 
 def recreated(before: TopicIds, now: TopicIds) -> set[str]:

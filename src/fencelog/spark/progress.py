@@ -103,7 +103,8 @@ def _source(source: Mapping[str, Any]) -> dict[str, Any]:
         return {"source": source.get("description")}
     start = _offsets(source.get("startOffset")) or {}
     latest = _offsets(source.get("latestOffset")) or {}
-    behind = [max(0, latest[place] - end[place]) for place in end if place in latest]
+    # Of a stream there may be segments that the batch could not begin yet.
+    behind = [max(0, offset - end.get(place, 0)) for place, offset in latest.items()]
     topics = sorted({topic for topic, _ in end})
     servers = _servers(source.get("latestOffset"))
     return {

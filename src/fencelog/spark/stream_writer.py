@@ -35,7 +35,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Check the rows' schema; Spark also creates writers without writing."""
         self._options = options
         self._roles = check_write(schema, topic_option=options.topic is not None)
-        writing.check(options, streaming=True)
+        writing.check(options, self._roles, streaming=True)
         # Spark makes writers on the driver.
         self._host = platform.node()
 

@@ -21,7 +21,7 @@ from fencelog.spark.offsets import (
 )
 from fencelog.spark.options import OptionError, SourceOptions
 from fencelog.spark.plain_errors import plain_errors
-from fencelog.spark.planning import connect, data_loss, ends, lost, resolve, subscribed
+from fencelog.spark.planning import connect, data_loss, ends, lost, starts
 from fencelog.spark.stream_reader import StreamReader
 
 if TYPE_CHECKING:
@@ -57,12 +57,17 @@ class UnlimitedStreamReader(StreamReader):
             self.commit(self._planned)
         options = self._options
         client = connect(options.connection)
-        found = subscribed(client, options.subscription)
+        found = self._subscribed(client)
+        if found.streams:
+            raise OptionError(
+                f"'{min(found.streams)}' is a stream: to read one as it splits and merges needs"
+                f" PySpark 4.2 or newer, and this is {version('pyspark')}"
+            )
         start: dict[str, Any] | None = None
         # Spark tells a query with a checkpoint its place first, but for the trigger AvailableNow:
         # there the start is in Spark's log, and what the end carries is not looked at.
         if self._planned is None and not options.starting.fixed:
-            first = resolve(client, options.starting, found.partitions, options.isolation)
+            first = starts(client, options.starting, found, options.isolation)
             start = to_json(first, found.topic_ids)
         latest = ends(client, found.partitions, "latest", options.isolation)
         end = to_json(latest, found.topic_ids)

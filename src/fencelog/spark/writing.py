@@ -7,7 +7,7 @@ has no versioned transactions, ``driver_commit`` does both parts.
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -28,7 +28,7 @@ from fencelog.spark.identity import BatchIdentity
 from fencelog.spark.limits import check_timeout, timeout_ms_max
 from fencelog.spark.options import SinkOptions
 from fencelog.spark.planning import connect
-from fencelog.spark.schema import to_write
+from fencelog.spark.schema import SchemaError, to_write
 from fencelog.spark.worker_heap import freeze_imports
 
 if TYPE_CHECKING:
@@ -170,8 +170,8 @@ def abort(options: SinkOptions, identity: BatchIdentity) -> None:
         print(f"fencelog: batch {identity.version} of '{identity.app}' not aborted: {error}")  # noqa: T201  (Spark logs what a driver-side worker prints)
 
 
-def check(options: SinkOptions, *, streaming: bool) -> None:
-    """Check on the driver what would fail later. Raises OptionError, FencelogError.
+def check(options: SinkOptions, roles: tuple[tuple[str, str], ...], *, streaming: bool) -> None:
+    """Check on the driver what would fail later. Raises OptionError, SchemaError, FencelogError.
 
     Spark also makes writers without writing: where the broker does not answer, the first task says
     it.
@@ -179,9 +179,29 @@ def check(options: SinkOptions, *, streaming: bool) -> None:
     check_timeout(options)
     try:
         prepare(options, streaming=streaming)
+        _check_no_stream_by_partition(options, dict(roles))
     except RequestError as error:
         if error.code not in RETRIABLE:
             raise
+
+
+def _check_no_stream_by_partition(options: SinkOptions, roles: Mapping[str, str]) -> None:
+    """Raise SchemaError if the rows name partitions of a stream; by a column's topic tasks do."""
+    column = next((name for name, role in roles.items() if role == "partition"), None)
+    if column is None or options.topic is None:
+        return
+    try:
+        streams = connect(options.connection).streams_among([options.topic])
+    except RequestError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        return
+    if streams:
+        raise SchemaError(
+            f"column '{column}' cannot be written to '{options.topic}', which is a stream: a row's"
+            " key chooses its segment. Drop the column, and give rows that belong together the"
+            " same key"
+        )
 
 
 class _Attempt:

@@ -30,9 +30,10 @@ from fencelog.storage.checkpointer import (
 from fencelog.storage.clean_stop import CleanStop, synced_checksum
 from fencelog.storage.open_segment import OpenSegment
 from fencelog.storage.recover import Durability, Recovery
-from fencelog.storage.segment import Batches, Pause, find_timestamp, read_batches
+from fencelog.storage.segment import Batches, Pause, read_batches
 from fencelog.storage.segment_files import SegmentFiles
 from fencelog.storage.side_files import write_side_files
+from fencelog.storage.timestamp_lookup import find_in_segments
 from fencelog.storage.topic_id import check_topic_id, write_topic_id
 from fencelog.storage.usable import Usable
 from fencelog.storage.writeback import Writeback
@@ -266,21 +267,7 @@ class PartitionStore:
         self, timestamp: TimestampMs, isolation: Isolation, pause: Pause
     ) -> tuple[Offset, TimestampMs] | None:
         """Return the first record at or after a timestamp; awaits ``pause`` between pieces."""
-        start = self._log.log_start_offset
-        while True:
-            plan = self._log.offset_for_timestamp(timestamp, isolation, start)
-            segment = None if plan is None else self._segments.get(plan.segment_base_offset)
-            file = None if segment is None else await self._segments.begin_read(segment)
-            if plan is None or segment is None or file is None:
-                return None
-            end = self._log.end_of_segment(plan.segment_base_offset)
-            try:
-                found = await find_timestamp(file, segment.path, plan, timestamp, pause)
-            finally:
-                await self._segments.end_read(segment, file)
-            if found is not None or end >= plan.upper_offset:
-                return found
-            start = end
+        return await find_in_segments(self._log, self._segments, timestamp, isolation, pause)
 
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the segments that end at or below an offset, never the newest.

@@ -1,4 +1,4 @@
-"""One client of a stream: what it writes, reads and resizes, one thing after the other."""
+"""One writer and reader of a stream: what it does, one thing after the other."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -8,8 +8,7 @@ from fencelog.client.asynchronous import Client, Producer
 from fencelog.client.model import Joined
 from fencelog.client.sender import ProducerOptions, open_sender
 from fencelog.client.versioned_transactions import Transactions
-from fencelog.coordination.streams.model import SegmentState
-from fencelog.errors import ErrorCode, RequestError
+from fencelog.errors import RequestError
 from fencelog.types import TopicPartition
 from fencelog.wire.records import Record
 from fencelog_sim.workload import Stage
@@ -24,15 +23,9 @@ NAME = "streams"
 KEYS = 12
 UNKEYED_SHARE = 0.1
 POLL_SHARE = 0.2
-RESIZE_SHARE = 0.15
 VERSIONED_SHARE = 0.1
 TRANSACTION_SHARE = 0.4
 ABORT_SHARE = 0.2
-MERGE_SHARE = 0.5
-TOGETHER_SHARE = 0.2
-"""Of resizes, those that another one is begun with at the same time."""
-OPEN_MAX = 6
-"""Open segments from which on a client merges only."""
 BATCH_BYTES = (1, 1, 200, 1 << 20)
 """One record a batch, some, and all of a write."""
 FLUSH_SHARE = 0.3
@@ -40,9 +33,9 @@ VERSION_TIMEOUT_MS = 10_000
 Pair = tuple[str | None, str]
 
 
-def identifier(index: int) -> str:
-    """The transactional id of a client."""
-    return f"{NAME}-{index}"
+def identifier(index: int, hand: int) -> str:
+    """The transactional id of a client's hand."""
+    return f"{NAME}-{index}-{hand}"
 
 
 def rows_of(records: Iterable[Record]) -> list[list[object]]:
@@ -61,13 +54,14 @@ class _Writer(NamedTuple):
 
 
 class StreamClient:
-    """The client number ``index``; what an earlier one left, the log and the history have."""
+    """A hand of client ``index``, which acts beside its others, with connections of its own."""
 
-    def __init__(self, stage: Stage, index: int) -> None:
+    def __init__(self, stage: Stage, index: int, hand: int) -> None:
         """Connect lazily."""
         self._stage = stage
         self._random = stage.random
-        self._transactional_id = identifier(index)
+        self._transactional_id = identifier(index, hand)
+        self._process = f"{stage.history.process}.{hand}"
         self._client = Client(options_of(stage))
         self._cluster = self._client.cluster
         self._writers: dict[bool, _Writer] = {}
@@ -79,9 +73,7 @@ class StreamClient:
         chance = self._random.random()
         if chance < POLL_SHARE:
             await self._poll()
-        elif chance < POLL_SHARE + RESIZE_SHARE:
-            await self._resize()
-        elif chance < POLL_SHARE + RESIZE_SHARE + VERSIONED_SHARE:
+        elif chance < POLL_SHARE + VERSIONED_SHARE:
             await self._write_version()
         else:
             await self._write(transactional=self._random.random() < TRANSACTION_SHARE)
@@ -91,33 +83,6 @@ class StreamClient:
         for writer in self._writers.values():
             await writer.producer.close()
         await self._client.close()
-
-    # --- resizes
-
-    async def _resize(self) -> None:
-        """Begin a resize; two at once may be of the same segments, and one is refused then."""
-        for _ in range(1 + (self._random.random() < TOGETHER_SHARE)):
-            stream = await self._client.describe_stream(NAME)
-            opened = sorted(
-                (each for each in stream.segments if each.state is SegmentState.OPEN),
-                key=lambda each: each.low,
-            )
-            if not opened:
-                return
-            place = self._random.randrange(len(opened))
-            found = opened[place : place + self._random.randint(2, 3)]
-            merges = self._random.random() < MERGE_SHARE or len(opened) >= OPEN_MAX
-            try:
-                if merges and len(found) > 1:
-                    await self._client.merge_segments(NAME, [each.index for each in found])
-                elif found[0].high - found[0].low > 1:
-                    at = self._random.choice(
-                        (None, self._random.randrange(found[0].low + 1, found[0].high))
-                    )
-                    await self._client.split_segment(NAME, found[0].index, at)
-            except RequestError as error:
-                if error.code not in (ErrorCode.INVALID_REQUEST, ErrorCode.POLICY_VIOLATION):
-                    raise  # somebody else's resize of these segments came first
 
     # --- writes
 
@@ -129,10 +94,6 @@ class StreamClient:
             is_keyed = self._random.random() >= UNKEYED_SHARE
             pairs.append((key if is_keyed else None, f"{self._process}.{self._values}"))
         return pairs
-
-    @property
-    def _process(self) -> str:
-        return self._stage.history.process
 
     async def _writer(self, *, transactional: bool) -> _Writer:
         """Return the producer of this kind, a new one after a failure."""
@@ -163,18 +124,25 @@ class StreamClient:
         outcome, placed = await self._attempt(writer, pairs, transactional=transactional)
         self._end(number, outcome, placed)
 
-    def _begin(self, writer: _Writer, pairs: Sequence[Pair]) -> int:
+    def _begin(self, writer: _Writer, pairs: Sequence[Pair]) -> str:
+        """Note what is written; return the name of this write."""
         self._numbers += 1
+        number = f"{self._process}.{self._numbers}"
         self._stage.history.note(
             what="write",
-            number=self._numbers,
+            number=number,
             producer=writer.label,
             records=[list(pair) for pair in pairs],
         )
-        return self._numbers
+        return number
 
-    def _end(self, number: int, outcome: str, placed: list[list[int]]) -> None:
+    def _end(self, number: str, outcome: str, placed: list[list[int]]) -> None:
         self._stage.history.note(what="wrote", number=number, outcome=outcome, placed=placed)
+
+    def _refused(self, error: Exception) -> None:
+        """Note why a write has failed: the check knows what no fault explains."""
+        code = error.code.name if isinstance(error, RequestError) else ""
+        self._stage.history.note(what="refused", code=code, error=str(error))
 
     async def _attempt(
         self, writer: _Writer, pairs: Sequence[Pair], *, transactional: bool
@@ -191,7 +159,8 @@ class StreamClient:
                     return "failed", []
                 is_committing = True
                 await producer.commit()
-        except ERRORS:
+        except ERRORS as error:
+            self._refused(error)
             if is_committing:
                 await self._retire(writer)
                 return "indeterminate", []
@@ -242,12 +211,12 @@ class StreamClient:
                 await self._send(other.producer, lost)
                 placed = await self._send(named.producer, pairs)
                 outcome = "indeterminate"
-                fingerprint = f"{self._process}.{number}".encode()
+                fingerprint = number.encode()
                 ids = [joined[0].producer_id]
                 await transactions.commit(app, app, run, version, fingerprint, ids, takeover=False)
                 outcome = "ok"
-            except ERRORS:
-                pass
+            except ERRORS as error:
+                self._refused(error)
             self._end(number, outcome, placed)
             self._end(lost_number, "failed", [])
         finally:

@@ -13,12 +13,25 @@ from typing import Any, NamedTuple, TypeAlias
 from fencelog.check.history import Event
 from fencelog.client.records_buffer import murmur2
 from fencelog.coordination.streams.model import HASH_SPACE, SegmentState
+from fencelog.errors import ErrorCode
 
 Row: TypeAlias = Sequence[Any]
 """Offset, key or None, value."""
 Note: TypeAlias = Mapping[str, Any]
 PROBLEMS_MAX = 20
 NEVER = float("inf")
+UNEXPLAINED = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.SEGMENT_SEALED,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+"""Refusals of a writer that no fault and no resize explains."""
 
 
 def hash_of(key: str) -> int:
@@ -53,6 +66,8 @@ class _History:
     segments: dict[int, Note] = field(default_factory=dict)
     """As the stream was described and read in the end, by index."""
     reads: list[Note] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    """What writers were told that nothing explains."""
     placed: list[tuple[Note, list[str]]] = field(default_factory=list)
     """Where acknowledged writes were said to be stored, and their values."""
 
@@ -61,12 +76,12 @@ def problems_of(events: list[Event]) -> list[str]:
     """Return what does not hold, the first of it."""
     history = _take(events)
     if not history.segments:
-        return []
-    found: list[str] = []
+        return history.refused[:PROBLEMS_MAX]
+    found = history.refused[:PROBLEMS_MAX]
     for problem in _problems(history):
-        found.append(problem)
         if len(found) == PROBLEMS_MAX:
             break
+        found.append(problem)
     return found
 
 
@@ -83,6 +98,8 @@ def _take(events: list[Event]) -> _History:
                 history.reads.append(note)
             case "segment":
                 history.segments[note["index"]] = note
+            case "refused" if ErrorCode.__members__.get(note["code"]) in UNEXPLAINED:
+                history.refused.append(f"refused: {note['process']}: {note['error']}")
             case _:
                 continue
     return history

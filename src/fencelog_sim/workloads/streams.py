@@ -21,8 +21,11 @@ from fencelog_sim.workloads.own import ERRORS, open_cluster, options_of, read_re
 from fencelog_sim.workloads.settling import RETRY_S, come_to_rest, end_transactions, insist
 from fencelog_sim.workloads.stream_client import NAME, StreamClient, identifier, rows_of
 from fencelog_sim.workloads.stream_history import problems_of
+from fencelog_sim.workloads.stream_resizer import keep_resizing
 
 SEGMENTS_MAX = 3
+HANDS = 2
+"""Writers of one client, each with a transactional id."""
 POLICIES = (None, None, "2", "20")
 """Events per second and segment above which a segment is split, or none."""
 COOL_DOWN_MS = ("200", "2000")
@@ -41,7 +44,7 @@ UNFINISHED = frozenset({SegmentState.OPENING, SegmentState.SEALING})
 
 
 class Streams:
-    """The workload; client ``index`` writes transactions as ``streams-index``."""
+    """The workload; hand ``hand`` of client ``index`` writes as ``streams-index-hand``."""
 
     name = NAME
     may_lose = expires = False
@@ -67,33 +70,53 @@ class Streams:
 
     async def client(self, stage: Stage, index: int) -> None:
         """Write, read and resize until the stage stops."""
-        client = StreamClient(stage, index)
-        try:
-            while not stage.stopping:
-                try:
-                    await client.turn()
-                except ERRORS:
-                    await asyncio.sleep(RETRY_S)
-                await stage.pause()
-        finally:
-            await client.close()
+        async with asyncio.TaskGroup() as tasks:
+            for hand in range(HANDS):
+                tasks.create_task(act(stage, StreamClient(stage, index, hand)))
+            tasks.create_task(keep_resizing(stage))
 
     async def settle(self, stage: Stage) -> None:
-        """Fence all writers, wait for the end of all resizes, and read the stream."""
+        """Read the stream once all is decided."""
+        await self.read_stream(stage)
+
+    async def read_stream(self, stage: Stage) -> int:
+        """Fence all writers, wait for the end of all resizes, and return how many records it has.
+
+        Raises TimeoutError, saying what hangs.
+        """
         cluster = open_cluster(stage)
         try:
             await end_transactions(
-                stage, cluster, [identifier(index) for index in range(stage.scale.clients)]
+                stage,
+                cluster,
+                [
+                    identifier(index, hand)
+                    for index in range(stage.scale.clients)
+                    for hand in range(HANDS)
+                ],
             )
             async with Client(options_of(stage)) as client:
                 stream = await _resized(stage, client)
-            await _read_all(stage, cluster, stream)
+            return await _read_all(stage, cluster, stream)
         finally:
             await cluster.close()
 
     def check(self, events: list[Event]) -> list[str]:
         """What is lost, doubled, disordered or in the wrong segment."""
         return problems_of(events)
+
+
+async def act(stage: Stage, client: StreamClient) -> None:
+    """Do one thing after the other until the stage stops."""
+    try:
+        while not stage.stopping:
+            try:
+                await client.turn()
+            except ERRORS:
+                await asyncio.sleep(RETRY_S)
+            await stage.pause()
+    finally:
+        await client.close()
 
 
 async def _resized(stage: Stage, client: Client) -> StreamDescription:
@@ -116,8 +139,9 @@ async def _resized(stage: Stage, client: Client) -> StreamDescription:
     return await insist(stage, "end of all resizes", finished)
 
 
-async def _read_all(stage: Stage, cluster: Cluster, stream: StreamDescription) -> None:
-    """Record every segment with all that it has."""
+async def _read_all(stage: Stage, cluster: Cluster, stream: StreamDescription) -> int:
+    """Record every segment with all that it has; return how many records these are."""
+    count = 0
     partitions = [TopicPartition(NAME, each.index) for each in stream.segments]
     ends = await come_to_rest(stage, cluster, partitions)
     for partition, segment in zip(partitions, stream.segments, strict=True):
@@ -133,6 +157,7 @@ async def _read_all(stage: Stage, cluster: Cluster, stream: StreamDescription) -
                 ),
             )
             rows += rows_of(records)
+        count += len(rows)
         stage.history.note(
             what="segment",
             index=segment.index,
@@ -143,6 +168,7 @@ async def _read_all(stage: Stage, cluster: Cluster, stream: StreamDescription) -
             end=segment.end,
             rows=rows,
         )
+    return count
 
 
 def streams() -> Streams:

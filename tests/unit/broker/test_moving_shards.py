@@ -191,10 +191,13 @@ async def test_a_topic_that_is_created_while_a_load_asks_for_it_keeps_its_offset
         await forgotten.stop()
 
 
-async def test_a_shard_without_a_disk_forgets_at_its_next_load(world: World) -> None:
-    async with world.node() as node, Peer.of(node) as peer:
-        await peer.create_topic("t")
-        await commit(peer, "t")
+async def test_a_shard_without_a_disk_forgets_at_its_next_load(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        for topic in ("t", "kept"):
+            await peer.create_topic(topic)
+        await commit(peer, "t", "kept")
         (loaded,) = node.broker.groups.loaded()
         deleted: dict[TopicId, DeletedTopic] = {}
         forgotten = forgotten_topics(node, deleted)
@@ -202,4 +205,22 @@ async def test_a_shard_without_a_disk_forgets_at_its_next_load(world: World) -> 
         topic_id = TopicId(bytes(16))
         deleted[topic_id] = DeletedTopic("t", (), 1)
         forgotten.changed({topic_id})
+        assert set(loaded.shard.topics()) == {"t", "kept"}, "what cannot be stored is not decided"
+        assert "offsets of deleted topics stay until the next load" in caplog.text
         await forgotten.stop()
+        index = loaded.index
+    async with world.node() as node:
+        groups, catalog = node.broker.groups, node.broker.catalog
+        forgotten = forgotten_topics(node, deleted)
+        forgotten._store = SimpleNamespace(get=nothing)  # type: ignore[assignment]
+        del catalog._topics["t"]
+        groups.resign(index)
+        groups.lead(index)
+        await until(groups.loaded, "the shard is loaded")
+        (again,) = groups.loaded()
+        await until(lambda: set(again.shard.topics()) == {"kept"}, "its offsets are deleted")
+        await forgotten.stop()
+
+
+async def nothing(key: str) -> None:
+    """A store without this key."""

@@ -6,7 +6,7 @@ from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.errors import ErrorCode
 from fencelog.storage import segment
-from fencelog.types import TimestampMs
+from fencelog.types import Offset, TimestampMs
 from fencelog.wire import hot
 from fencelog.wire.batch import HEADER_BYTES, BatchHeader, read_header, seal
 from fencelog.wire.filtering import plain_records
@@ -17,7 +17,7 @@ from fencelog.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from fencelog.wire.records import RecordToWrite, build_batch
-from tests.support.node import FETCH, Peer, World, batch
+from tests.support.node import FETCH, Peer, World, batch, delete
 from tests.support.transactions import Producer
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -214,3 +214,67 @@ async def test_one_tier_begins_at_the_log_start_and_has_nothing_remote(world: Wo
         never = await asked(peer, -7, version=11)
         assert never == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
         assert await asked(peer, LATEST, version=11) == (ErrorCode.NONE, 2, -1)
+
+
+async def test_a_lookup_in_a_partition_that_is_deleted_meanwhile_does_not_answer_the_end(
+    world: World,
+) -> None:
+    """Offset -1 without an error would tell a consumer that no record is as young as that."""
+    async with world.node() as node, Peer.of(node) as peer, Peer.of(node) as admin:
+        await peer.create_topic("t")
+        await peer.produce("t", timed(0, 1))
+        partition = node.broker.logs.get("t", 0)
+        begin_read = partition._store._segments.begin_read
+
+        async def after_a_deletion(segment):
+            await delete(admin, "t")
+            await begin_read(segment)
+
+        partition._store._segments.begin_read = after_a_deletion
+        found = await asked(peer, NOW_MS)
+        assert found == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+
+
+@pytest.mark.parametrize("isolation", [REPLICATED, TRANSACTIONAL])
+async def test_a_new_leader_lists_only_offsets_that_stay(world: World, isolation: int) -> None:
+    """What the high watermark may still change waits for it, as in Kafka (KIP-207)."""
+    async with world.node() as node, Peer.of(node) as peer:  # F8
+        await peer.create_topic("t")
+        for number in range(4):
+            await peer.produce("t", timed(number))
+        partition = node.broker.logs.get("t", 0)
+        partition.advance_start(Offset(1))
+        log = partition.log
+        log.high_watermark = log.last_stable_offset = Offset(3)
+        partition.read_error = ErrorCode.OFFSET_NOT_AVAILABLE
+        times = (LATEST, EARLIEST, MAX_TIMESTAMP, NOW_MS, NOW_MS + 2, NOW_MS + 3, NOW_MS + 4)
+
+        async def listed() -> list[tuple[ErrorCode, int]]:
+            return [(await asked(peer, each, isolation=isolation))[:2] for each in times]
+
+        waits = ErrorCode.OFFSET_NOT_AVAILABLE, -1
+        first, third = (ErrorCode.NONE, 1), (ErrorCode.NONE, 2)
+        assert await listed() == [waits, first, waits, first, third, waits, waits]
+        log.high_watermark = log.last_stable_offset = Offset(4)
+        partition.read_error = ErrorCode.NONE
+        assert [offset for _, offset in await listed()] == [4, 1, 3, 1, 2, 3, -1]
+
+
+async def test_a_lookup_that_finds_nothing_while_the_high_watermark_is_unknown_is_asked_again(
+    world: World,
+) -> None:  # F8
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await peer.produce("t", timed(0))
+        partition = node.broker.logs.get("t", 0)
+        partition.read_error = ErrorCode.OFFSET_NOT_AVAILABLE
+        find = partition._store.find_timestamp
+
+        async def found(*how):
+            nothing = await find(*how)
+            partition.read_error = ErrorCode.NONE
+            return nothing
+
+        partition._store.find_timestamp = found
+        assert (await asked(peer, NOW_MS + 1))[0] is ErrorCode.OFFSET_NOT_AVAILABLE
+        assert await asked(peer, NOW_MS + 1) == (ErrorCode.NONE, -1, -1)

@@ -43,7 +43,8 @@ def acknowledge(partition: Partition, progress: LeaderProgress, end: int) -> Non
     """Broker 2 has everything below an offset."""
     log_end = partition.log.log_end_offset
     position = Offset(end), Offset(end)
-    partition.advance(progress.acknowledged(TWO, *position, NOW, log_end=log_end))
+    acknowledged = progress.acknowledged(TWO, *position, NOW, log_end=log_end, log_start=Offset(0))
+    partition.advance(acknowledged)
 
 
 def batches(count: int = 3, epoch: int = 1) -> list[memoryview]:

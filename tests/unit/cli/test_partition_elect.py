@@ -1,10 +1,14 @@
 """What `fencelog partition elect` says before anything is changed."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from fencelog.cli.partition_elect import needless
-from fencelog.client.model import PartitionDescription, ReplicaEnds
-from fencelog.types import TopicPartition
+from fencelog.cli.partition_elect import elect_all, needless
+from fencelog.client.blocking import Client
+from fencelog.client.model import PartitionDescription, ReplicaEnds, TopicDescription
+from fencelog.errors import ErrorCode, RequestError
+from fencelog.types import TopicId, TopicPartition
 
 NAME = TopicPartition("t", 0)
 NAMED = 2
@@ -36,3 +40,35 @@ def test_an_election_is_needless_while_a_replica_that_has_everything_is_live(
     if reason is not None and said is not None:
         assert reason.startswith(said)
         assert reason.endswith("would be refused") == (leader != NAMED)
+
+
+class Answers(Client):
+    """Two first replicas did not lead, and one of them still does not."""
+
+    def __init__(self) -> None:
+        pass
+
+    def elect_preferred_leaders(self) -> dict[TopicPartition, RequestError | None]:
+        code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        refused = RequestError(code, "broker 2 is not in sync")
+        return {TopicPartition("t", 1): refused, TopicPartition("t", 0): None}
+
+    def topics(self, names: Sequence[str] | None = None) -> list[TopicDescription]:
+        assert names == ["t"]
+        partitions = tuple(
+            PartitionDescription(
+                partition=each, leader=3, leader_epoch=4, replicas=(each + 1, 3), in_sync=(3,)
+            )
+            for each in range(3)
+        )
+        topic_id = TopicId(bytes(16))
+        return [
+            TopicDescription(name="t", topic_id=topic_id, internal=False, partitions=partitions)
+        ]
+
+
+def test_each_partition_that_its_first_replica_did_not_lead_has_a_row() -> None:
+    elected, refused = elect_all(Answers())
+    assert elected == {"topic": "t", "partition": 0, "leader": 1, "problem": None}
+    assert (refused["partition"], refused["leader"]) == (1, 3)
+    assert "broker 2 is not in sync" in str(refused["problem"])

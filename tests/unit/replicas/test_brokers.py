@@ -29,6 +29,7 @@ from fencelog.ports import MetadataWrite
 from fencelog.rpc.connection import Connection
 from fencelog.storage.checkpointer import Begin
 from fencelog.storage.directory import DataDirectory
+from fencelog.storage.recover import Durability
 from fencelog.types import LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 from fencelog.wire.batch import read_header
 from fencelog.wire.messages.replica_snapshot import ReplicaSnapshotRequest
@@ -47,8 +48,14 @@ NODES = (NodeId(1), NodeId(2), NodeId(3))
 class Broker:
     """One life of one broker's replicas."""
 
-    def __init__(self, node: NodeId, brokers: "dict[NodeId, Broker]", store: SimStore) -> None:
-        self.node, self.brokers, self.store = node, brokers, store
+    def __init__(
+        self,
+        node: NodeId,
+        brokers: "dict[NodeId, Broker]",
+        store: SimStore,
+        durability: Durability = "os",
+    ) -> None:
+        self.node, self.brokers, self.store, self.durability = node, brokers, store, durability
         known = brokers.get(node)
         self.disk = SimDisk() if known is None else known.disk.restarted()
         self.life = "1" if known is None else f"{known.life}1"
@@ -60,9 +67,9 @@ class Broker:
 
     async def start(self) -> "Broker":
         session = self.store.session()
-        config = BrokerConfig(data_dir="", durability="os")
+        config = BrokerConfig(data_dir="", durability=self.durability)
         self.cluster = ClusterState(session)
-        self.flusher = LogFlusher(sync=False)
+        self.flusher = LogFlusher(sync=self.durability == "fsync")
         self.logs = LogManager(self.disk, config, self.flusher, None)
         self.logs.start(
             await DataDirectory.open(self.disk, SimRandom(Random(0)), cluster_id="c" * 22)
@@ -174,7 +181,8 @@ class Cluster:
     async def restart(self, node: int) -> Broker:
         if self[node].is_up:
             await self[node].kill()
-        return await Broker(NodeId(node), self.brokers, self.store).start()
+        durability = self[node].durability
+        return await Broker(NodeId(node), self.brokers, self.store, durability).start()
 
     async def all_committed(self, end: int) -> None:
         await until(lambda: all(each.committed(end) for each in self.brokers.values()))
@@ -183,11 +191,11 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Cluster]:
+async def running(durability: Durability = "os") -> AsyncIterator[Cluster]:
     """Broker 1 leads a partition in epoch 0."""
     cluster = Cluster()
     for node in NODES:
-        await Broker(node, cluster.brokers, cluster.store).start()
+        await Broker(node, cluster.brokers, cluster.store, durability).start()
     topic = Topic(name="t", topic_id=TOPIC, partitions=1, settings={})
     state = PartitionState(NODES, NodeId(1), LeaderEpoch(0), NODES, (), cluster[1].life)
     writes = [

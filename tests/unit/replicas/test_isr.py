@@ -136,9 +136,17 @@ async def test_who_leaves_too_small_a_set_stays_eligible_and_nothing_commits() -
 @scenario
 async def test_who_has_caught_up_joins_also_where_it_has_nothing_more_to_say() -> None:
     async with stage((1,)) as here:
+        here.hosts[0].produce(b"x")
+        here.register(2, "another life")  # so it cannot join by what it says now
         for host in here.hosts[1:]:
             host.follow(1, 1)
+        await until(lambda: here.state.isr == (1, 3))
+        (wire,) = here.hosts[1].wires
+        await until(lambda: wire.requests and not wire.requests[-1].positions)
+        told = len(wire.requests)
+        here.register(2)
         await until(lambda: here.state.isr == (1, 2, 3))
+        assert not any(each.positions for each in wire.requests[told:])
 
 
 @scenario
@@ -169,10 +177,12 @@ async def test_while_the_outcome_is_unknown_both_sets_count() -> None:
         here.session.spoil = hold.wait  # type: ignore[assignment]
         here.hosts[0].produce(b"x")
         await until(lambda: not here.hosts[0].led.get(key()).progress.is_settled)
+        here.hosts[0].produce(b"y")
+        await until(lambda: here.hosts[0].partition().durable_end == 2)  # it counts who has that
         assert here.hosts[0].partition().log.high_watermark == 0
         assert here.state.isr == (1, 2)
         hold.set()
-        await until(lambda: here.hosts[0].partition().log.high_watermark == 1)
+        await until(lambda: here.hosts[0].partition().log.high_watermark == 2)
         assert here.state.isr == (1,)
 
 

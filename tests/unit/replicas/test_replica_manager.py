@@ -211,8 +211,13 @@ async def test_new_partitions_are_created_and_led_and_followed() -> None:
             cluster.lead(index + 1, index)
         for index in range(PARTITIONS):
             await until(lambda index=index: cluster.leads(index + 1, 0, index))
-            cluster.hosts[NodeId(index + 1)].produce(b"x", index=index)
+            cluster.hosts[NodeId(index + 1)].produce(b"x%d" % index, index=index)
             await until(lambda index=index: cluster.committed(1, index))
+        for index in range(PARTITIONS):
+            leaders = [host.node for host in cluster.hosts.values() if host.led.get(key(index))]
+            assert leaders == [index + 1]
+            (copy,) = {host.bytes_of(index) for host in cluster.hosts.values()}
+            assert b"x%d" % index in copy
 
 
 @scenario
@@ -226,13 +231,18 @@ async def test_replicas_that_are_added_copy_the_log_and_join_while_the_leader_go
         leading = cluster.hosts[NodeId(1)].led.get(key())
         await until(lambda: leading.partition.log.high_watermark == 1)
         # The new replicas ask before their leader knows of them.
-        cluster.nodes[1].session.lateness = lambda: 0.3
+        cluster.nodes[1].session.lateness = lambda: 1.0
         order = (NodeId(2), NodeId(1), NodeId(3))
         wider = cluster.state()._replace(replicas=order)
         cluster.commit((PartitionKey(TOPIC, 0).text, wider.encode()))
+        await until(lambda: any(wire.requests for wire in cluster.hosts[NodeId(2)].wires))
+        assert not leading.progress.is_replica(NodeId(2))
+        cluster.hosts[NodeId(1)].produce(b"b")  # it waits for nobody meanwhile
+        await until(lambda: leading.partition.log.high_watermark == 2)
+        assert cluster.state().isr == one
         await until(lambda: cluster.state().isr == order)
-        cluster.hosts[NodeId(1)].produce(b"b")
-        await until(lambda: cluster.committed(2))
+        cluster.hosts[NodeId(1)].produce(b"c")
+        await until(lambda: cluster.committed(3))
         assert cluster.hosts[NodeId(1)].led.get(key()) is leading
         assert len({host.bytes_of() for host in cluster.hosts.values()}) == 1
 
@@ -275,13 +285,16 @@ async def test_a_change_of_leader_cuts_what_only_the_old_one_had() -> None:
         for wire in [*cluster.hosts[NodeId(2)].wires, *cluster.hosts[NodeId(3)].wires]:
             wire.close()
         cluster.hosts[NodeId(1)].produce(b"lost")
+        await until(lambda: cluster.partition(1).durable_end == 2)
         cluster.hosts[NodeId(1)].is_up = True
         cluster.lead(2)
         await until(lambda: cluster.leads(2, 1))
         assert not cluster.leads(1, 0)
         cluster.hosts[NodeId(2)].produce(b"b")
         await until(lambda: cluster.committed(2))
-        assert cluster.hosts[NodeId(1)].bytes_of() == cluster.hosts[NodeId(2)].bytes_of()
+        assert {node: host.cuts for node, host in cluster.hosts.items()} == {1: [1], 2: [], 3: []}
+        (copy,) = {host.bytes_of() for host in cluster.hosts.values()}
+        assert b"lost" not in copy
 
 
 @scenario
@@ -328,16 +341,24 @@ async def test_an_older_state_changes_nothing() -> None:
 @scenario
 async def test_a_replica_that_was_away_for_long_begins_anew() -> None:
     async with running() as cluster:
-        cluster.lead(1, replicas=(NodeId(1),), isr=(NodeId(1),))
+        cluster.lead(1)
         await until(lambda: cluster.leads(1, 0))
-        cluster.hosts[NodeId(1)].produce(b"a", producer_id=7, sequence=0)
-        await until(lambda: cluster.partition(1).log.high_watermark == 1)
-        cluster.partition(1).advance_start(Offset(1))
-        cluster.lead(1, isr=(NodeId(1),))
-        await until(lambda: key() in cluster.hosts[NodeId(3)].partitions)
+        cluster.hosts[NodeId(1)].produce(b"a", producer_id=6, sequence=0)
+        await until(lambda: cluster.committed(1))
+        away, before = cluster.hosts[NodeId(3)], cluster.partition(3)
+        away.is_up = False
+        for wire in away.wires:
+            wire.close()
+        cluster.lead(1, isr=(NodeId(1), NodeId(2)))
+        await until(lambda: cluster.leads(1, 1))
+        cluster.hosts[NodeId(1)].produce(b"b", producer_id=7, sequence=0)
+        await until(lambda: cluster.partition(1).log.high_watermark == 2)
+        cluster.partition(1).advance_start(Offset(2))
+        away.is_up = True
         await until(lambda: cluster.state().isr == (1, 2, 3))
-        assert cluster.partition(3).log.log_start_offset == 1
-        assert [each.producer_id for each in cluster.partition(3).log.producers()] == [7]
+        assert cluster.partition(3) is not before
+        assert cluster.partition(3).log.log_start_offset == 2
+        assert [each.producer_id for each in cluster.partition(3).log.producers()] == [6, 7]
 
 
 @scenario
@@ -345,14 +366,23 @@ async def test_a_deleted_topic_is_removed_everywhere() -> None:
     async with running() as cluster:
         for index in range(2):
             cluster.lead(1, index)
-            await until(lambda index=index: cluster.leads(1, 0, index))
+            await until(lambda index=index: cluster.committed(0, index))
+        nodes_of = cluster.nodes.values()
+        await until(lambda: [len(each.manager._following) for each in nodes_of] == [0, 2, 2])
         gone = [(PartitionKey(TOPIC, index).text, None) for index in range(2)]
         nodes = (NodeId(1), NodeId(2), NodeId(3))
         cluster.commit((f"deleted-topic/{TOPIC.hex()}", encoded_deletion("t", nodes)), *gone)
         await until(lambda: all(node.removed == [TOPIC] for node in cluster.nodes.values()))
         assert all(node.removals == ["t"] for node in cluster.nodes.values())
         assert not any(host.partitions or host.led.all() for host in cluster.hosts.values())
-        assert not cluster.nodes[2].manager._fetchers
+        for node in nodes_of:
+            assert not any(node.host.disk_names(f"t-{index}") for index in range(2))
+            assert not node.manager._fetchers
+            assert not node.manager._following
+            assert not node.manager._replicas
+        state = PartitionState(nodes, NodeId(1), LeaderEpoch(0), nodes, (), "life of 1")
+        cluster.commit((PartitionKey(OTHER, 0).text, state.encode()))
+        await until(lambda: (OTHER, 0) in cluster.nodes[3].manager._replicas)  # the name is free
 
 
 @scenario

@@ -28,6 +28,7 @@ from tests.unit.replication.replica import (
     LAG_S,
     MIN_ISR,
     NODES,
+    START,
     Answer,
     Entry,
     Mistakes,
@@ -136,7 +137,7 @@ class Model:
         if self.mistakes.acknowledges_written:
             durable = len(replica.entries)
         position = Position(
-            replica.epoch, Offset(len(replica.entries)), replica.last_epoch, Offset(durable)
+            replica.epoch, Offset(len(replica.entries)), replica.last_epoch, Offset(durable), START
         )
         self.bag.append(Request(replica.node, replica.incarnation, replica.leader, position))
 
@@ -182,6 +183,7 @@ class Model:
                 position.durable_end,
                 self.now,
                 log_end=log_end,
+                log_start=START,
             )
             self._moved(leader, high_watermark)
             count = self.random.randint(0, 3)
@@ -351,7 +353,9 @@ class Model:
         state, version = self.state, self.version
         if state.leader_epoch != leader.epoch or set(state.isr) != set(leader.progress.isr):
             return  # it has to hear of the newest state first
-        isr = leader.progress.isr_change(self.now, LAG_S, log_end=Offset(len(leader.entries)))
+        isr = leader.progress.isr_change(
+            self.now, LAG_S, log_end=Offset(len(leader.entries)), log_start=START
+        )
         if isr is None:
             return
         registrations = {}

@@ -13,6 +13,8 @@ from fencelog.types import LeaderEpoch, NodeId, Offset
 
 NODES = (NodeId(1), NodeId(2), NodeId(3))
 LAG_S = 10.0
+START = Offset(0)
+"""Where every log begins: nothing is deleted."""
 MIN_ISR = 2
 
 

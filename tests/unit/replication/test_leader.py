@@ -30,15 +30,29 @@ def leading(
 
 
 def acknowledge(
-    progress: LeaderProgress, node: int, fetch_end: int, durable: int, at: float, log_end: int
+    progress: LeaderProgress,
+    node: int,
+    fetch_end: int,
+    durable: int,
+    at: float,
+    log_end: int,
+    log_start: int = 0,
 ) -> int:
     return progress.acknowledged(
-        NodeId(node), Offset(fetch_end), Offset(durable), Instant(at), log_end=Offset(log_end)
+        NodeId(node),
+        Offset(fetch_end),
+        Offset(durable),
+        Instant(at),
+        log_end=Offset(log_end),
+        log_start=Offset(log_start),
     )
 
 
-def change(progress: LeaderProgress, at: float, log_end: int) -> tuple[NodeId, ...] | None:
-    return progress.isr_change(Instant(at), LAG_S, log_end=Offset(log_end))
+def change(
+    progress: LeaderProgress, at: float, log_end: int, log_start: int = 0
+) -> tuple[NodeId, ...] | None:
+    start = Offset(log_start)
+    return progress.isr_change(Instant(at), LAG_S, log_end=Offset(log_end), log_start=start)
 
 
 def test_the_high_watermark_is_what_the_slowest_member_has_made_durable() -> None:
@@ -166,6 +180,27 @@ def test_nobody_joins_below_the_epochs_start() -> None:
     progress = leading((1,), epoch_start=6, high_watermark=4)
     acknowledge(progress, 2, 5, 5, 1, 5)
     assert change(progress, 1, 5) is None
+
+
+def test_nobody_joins_who_begins_below_the_leader() -> None:  # D4
+    progress = leading((1,))
+    progress.flushed(Offset(10))
+    acknowledge(progress, 2, 10, 10, 1, 10, log_start=6)
+    assert change(progress, 1, 10, log_start=7) is None
+    assert change(progress, 1, 10, log_start=6) == (1, 2)
+
+
+def test_the_low_watermark_is_where_the_last_in_sync_replica_begins() -> None:  # D4
+    progress = leading((1, 2))
+    assert progress.low_watermark(Offset(8)) == -1  # it may begin anywhere
+    acknowledge(progress, 2, 10, 10, 1, 10, log_start=5)
+    assert progress.low_watermark(Offset(8)) == 5
+    acknowledge(progress, 3, 10, 10, 1, 10, log_start=4)
+    assert progress.low_watermark(Offset(8)) == 5
+    progress.proposed((NodeId(1), NodeId(2), NodeId(3)))
+    assert progress.low_watermark(Offset(8)) == 4
+    progress.settled((NodeId(1),))
+    assert progress.low_watermark(Offset(8)) == 8
 
 
 def test_a_proposal_counts_old_and_new_members_until_it_is_settled() -> None:

@@ -63,7 +63,12 @@ def ignores_the_slowest(self: LeaderProgress) -> Offset:
 
 
 def joins_at_once(
-    self: LeaderProgress, replica: NodeId, now: Instant, lag_s: float, log_end: Offset
+    self: LeaderProgress,
+    replica: NodeId,
+    now: Instant,
+    lag_s: float,
+    log_end: Offset,
+    log_start: Offset,
 ) -> bool:
     return replica == self._node_id or self._followers[replica].fetch_end >= 0
 

@@ -7,7 +7,7 @@ MARKS = Watermarks(Offset(5), Offset(0))
 
 
 def at(fetch_offset: int, durable: int = 0, epoch: int = 1) -> Position:
-    return Position(LeaderEpoch(epoch), Offset(fetch_offset), epoch, Offset(durable))
+    return Position(LeaderEpoch(epoch), Offset(fetch_offset), epoch, Offset(durable), Offset(0))
 
 
 # -- the follower's side ---------------------------------------------------------------------------

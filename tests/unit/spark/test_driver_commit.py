@@ -431,13 +431,13 @@ def test_a_start_waits_for_no_broker_and_says_what_one_answers(
         monkeypatch.setattr(ledger_topic, "ensure", ensure)
 
     answers(ErrorCode.NETWORK_EXCEPTION)
-    writing.check(sink.options, streaming=True)
+    writing.check(sink.options, (), streaming=True)
     answers(ErrorCode.INVALID_REPLICATION_FACTOR)
     with pytest.raises(RequestError, match="INVALID_REPLICATION_FACTOR"):
-        writing.check(sink.options, streaming=True)
+        writing.check(sink.options, (), streaming=True)
     answers(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(FencelogError, match="Create, Describe, DescribeConfigs, Read and Write"):
-        writing.check(sink.options, streaming=True)
+        writing.check(sink.options, (), streaming=True)
 
 
 @pytest.mark.usefixtures("stock")

@@ -13,11 +13,12 @@ from fencelog.storage.compaction import Compaction, CompactionStoppedError
 from fencelog.types import Offset
 from fencelog.wire.batch import iterate
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
-from fencelog_sim.world.disk import Loss, PowerCut
+from fencelog_sim.world.disk import Loss, PowerCut, SimFile
 from tests.support.compaction import CONFIG, OWNERS, compact, filled, restarted, write
 from tests.support.storage import (
     AT_EACH_WRITE,
     DIRECTORY,
+    FIRST,
     LOSSES,
     NOW_MS,
     World,
@@ -374,6 +375,46 @@ def test_a_time_is_found_behind_batches_that_were_emptied() -> None:
         assert await world.find_timestamp(NOW_MS) == (2, late - 2)
 
     run(scenario())
+
+
+@pytest.mark.parametrize("change", ["swapped", "deleted"])
+def test_a_time_is_found_in_what_takes_the_place_of_a_segment_during_a_lookup(change: str) -> None:
+    """None would send a consumer that seeks by time to the end, past records that it wants."""
+
+    async def scenario() -> None:
+        world = await filled()
+        expected = await world.find_timestamp(NOW_MS)
+        assert expected == (0, NOW_MS)
+        changed = []
+        open_file = world.disk.open
+
+        async def change_before_it_is_open(path: str, *, create: bool = False) -> SimFile:
+            if path == FIRST and not changed:
+                changed.append(path)
+                if change == "swapped":
+                    await compact(world)
+                else:
+                    start = Offset(world.log.segment_base_offsets[1])
+                    assert world.log.advance_start(start) == [0]
+                    await world.store.delete_segments_below(start)
+            return await open_file(path, create=create)
+
+        world.disk.open = change_before_it_is_open
+        found = await world.find_timestamp(NOW_MS)
+        assert changed
+        assert found == (await first_with_a_time(world), NOW_MS)
+
+    run(scenario())
+
+
+async def first_with_a_time(world: World) -> int:
+    """Offset of the first record that is left and has a time; a transaction's marker has one."""
+    return min(
+        record.offset
+        for header, batch in iterate(await world.read_all())
+        if not header.is_undated
+        for record in read_records(batch)
+    )
 
 
 def test_a_segment_that_is_missing_from_a_compacted_log_is_damage() -> None:  # D3

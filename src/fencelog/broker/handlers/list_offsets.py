@@ -73,23 +73,14 @@ async def _one(
 ) -> ListOffsetsPartitionResponse:
     index = requested.partition_index
     partition = broker.logs.get(topic, index)
-    if partition is None and not _is_unused(broker, topic, index):
-        error = missing(broker, topic, index)
-    elif isolation not in tuple(Isolation):
-        error = ErrorCode.INVALID_REQUEST
-    elif requested.timestamp < 0 and version < FROM_VERSION.get(requested.timestamp, NEVER):
-        error = ErrorCode.UNSUPPORTED_VERSION
-    else:
-        epoch = UNUSED_EPOCH if partition is None else partition.log.leader_epoch
-        error = epoch_error(requested.current_leader_epoch, epoch)
-        if partition is not None:
-            error = error or partition.read_error
+    error = _refusal(broker, topic, requested, partition, isolation, version)
     if error is not ErrorCode.NONE:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error)
     if partition is None:
         is_end = requested.timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST)
         end = {"offset": 0, "leader_epoch": UNUSED_EPOCH} if is_end else {}
         return ListOffsetsPartitionResponse(partition_index=index, **end)
+    before = partition.read_error
     try:
         found = await _find(
             broker, partition, TimestampMs(requested.timestamp), Isolation(isolation)
@@ -104,7 +95,9 @@ async def _one(
             partition_index=index, error_code=ErrorCode.CORRUPT_MESSAGE
         )
     if found is None:
-        return ListOffsetsPartitionResponse(partition_index=index)
+        return ListOffsetsPartitionResponse(
+            partition_index=index, error_code=before or _gone(broker, topic, index, partition)
+        )
     offset, timestamp = found
     return ListOffsetsPartitionResponse(
         partition_index=index,
@@ -112,6 +105,42 @@ async def _one(
         timestamp=timestamp,
         leader_epoch=partition.log.leader_epoch,
     )
+
+
+def _refusal(
+    broker: Broker,
+    topic: str,
+    requested: ListOffsetsPartition,
+    partition: Partition | None,
+    isolation: int,
+    version: int,
+) -> ErrorCode:
+    """Return why nothing is looked up; NONE if something is.
+
+    As long as a new leader does not know all that is committed, a later answer could be another one
+    (F8, KIP-207). Not for the log start, which does not depend on it, nor for a record that is
+    found below the high watermark as it is known: there is none before it.
+    """
+    if partition is None and not _is_unused(broker, topic, requested.partition_index):
+        return missing(broker, topic, requested.partition_index)
+    if isolation not in tuple(Isolation):
+        return ErrorCode.INVALID_REQUEST
+    if requested.timestamp < 0 and version < FROM_VERSION.get(requested.timestamp, NEVER):
+        return ErrorCode.UNSUPPORTED_VERSION
+    epoch = UNUSED_EPOCH if partition is None else partition.log.leader_epoch
+    error = epoch_error(requested.current_leader_epoch, epoch)
+    if partition is None or error is not ErrorCode.NONE:
+        return error
+    if partition.read_error is ErrorCode.OFFSET_NOT_AVAILABLE and requested.timestamp != LATEST:
+        return ErrorCode.NONE
+    return partition.read_error
+
+
+def _gone(broker: Broker, topic: str, index: int, partition: Partition) -> ErrorCode:
+    """Return the error if the partition was closed during a lookup, which then found nothing."""
+    if broker.logs.get(topic, index) is partition:
+        return ErrorCode.NONE
+    return missing(broker, topic, index) or ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def _of_replica(

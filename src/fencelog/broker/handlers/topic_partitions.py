@@ -28,7 +28,12 @@ NO_OFFSET = -1
 async def delete_records(
     broker: Broker, message: DeleteRecordsRequest, request: Request
 ) -> DeleteRecordsResponse:
-    """Raise each partition's log start to the requested offset (D4); answered once durable."""
+    """Raise each partition's log start to the requested offset (D4).
+
+    Answered once it is durable, and once all in-sync replicas have it, or an election would bring
+    the records back. REQUEST_TIMED_OUT where they do not in time: the leader's log begins there all
+    the same.
+    """
     del request
     errors: dict[TopicPartition, ErrorCode] = {}
     wanted: dict[Partition, Offset] = {}
@@ -43,7 +48,15 @@ async def delete_records(
                 wanted[partition] = Offset(requested.offset)
     outcomes = await broker.logs.delete_records(wanted)
     errors |= {partition.name: error for partition, error in outcomes.items()}
-    starts = {partition.name: partition.log.log_start_offset for partition in wanted}
+    raised = {
+        partition: partition.log.log_start_offset
+        for partition, error in outcomes.items()
+        if error is ErrorCode.NONE
+    }
+    if broker.low_watermarks is not None and raised:
+        late = await broker.low_watermarks.reached(raised, max(message.timeout_ms, 0) / 1000)
+        errors |= {partition.name: error for partition, error in late.items()}
+    starts = {partition.name: start for partition, start in raised.items()}
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(

@@ -208,6 +208,7 @@ class Fetcher:
                     fetch_offset=position.fetch_offset,
                     last_epoch=position.last_epoch,
                     durable_end=position.durable_end,
+                    log_start=position.log_start,
                 )
                 for key, position in news.positions
             ],

@@ -56,7 +56,11 @@ class Followed:
         """What the leader is told."""
         log = self.partition.log
         return Position(
-            self.leader_epoch, log.log_end_offset, log.last_epoch, self.partition.durable_end
+            self.leader_epoch,
+            log.log_end_offset,
+            log.last_epoch,
+            self.partition.durable_end,
+            log.log_start_offset,
         )
 
     @property

@@ -140,6 +140,7 @@ class IsrWriter:
             Instant(asyncio.get_running_loop().time()),
             self._lag_s,
             log_end=led.partition.log.log_end_offset,
+            log_start=led.partition.log.log_start_offset,
         )
         own = self._version_of(state.leader, self._incarnation)
         if isr is None or own is None:

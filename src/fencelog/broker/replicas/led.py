@@ -7,7 +7,7 @@ from typing import TypeAlias
 from fencelog.broker.partitions.partition import Partition
 from fencelog.replication.leader import LeaderProgress
 from fencelog.replication.session import Position
-from fencelog.types import Instant, NodeId, TopicId
+from fencelog.types import Instant, NodeId, Offset, TopicId
 
 Key: TypeAlias = tuple[TopicId, int]
 """A partition by its topic's id and its index: a name may be another topic's later."""
@@ -35,8 +35,14 @@ class Led:
             position.durable_end,
             Instant(asyncio.get_running_loop().time()),
             log_end=self.partition.log.log_end_offset,
+            log_start=position.log_start,
         )
         self.partition.advance(high_watermark)
+
+    @property
+    def low_watermark(self) -> Offset:
+        """Where the log begins on all in-sync replicas, this one included, or above it."""
+        return self.progress.low_watermark(self.partition.log.log_start_offset)
 
 
 class LedPartitions:
@@ -45,10 +51,17 @@ class LedPartitions:
     def __init__(self) -> None:
         """Lead nothing."""
         self._led: dict[Key, Led] = {}
-        self.changed: Callable[[Key], None] = lambda key: None
-        """A partition is led in another epoch, or no more, or a follower has to speak again."""
+        self.listeners: list[Callable[[Key], None]] = []
+        """Told what ``changed`` is."""
+        self.acknowledged: Callable[[Key], None] = lambda key: None
+        """A follower has said where it is."""
         self.caught_up: Callable[[Key], None] = lambda key: None
         """A replica that is not in sync has acknowledged something."""
+
+    def changed(self, key: Key) -> None:
+        """A partition is led in another epoch, or no more, or a follower has to speak again."""
+        for listener in self.listeners:
+            listener(key)
 
     def get(self, key: Key) -> Led | None:
         """Return a partition that is led here."""

@@ -107,6 +107,7 @@ class Stream:
                     Offset(one.fetch_offset),
                     one.last_epoch,
                     Offset(one.durable_end),
+                    Offset(one.log_start),
                 ),
             )
         wait_s = max(message.max_wait_ms, 0) / 1000
@@ -135,6 +136,7 @@ class Stream:
                 # First: what the acknowledgement changes may have to be looked at.
                 self._session.has_all(key)
             led.acknowledged(self.follower, position)
+            self._led.acknowledged(key)
             if not led.progress.is_member(self.follower):
                 self._led.caught_up(key)
 
@@ -334,7 +336,7 @@ class Serving:
         self._led = led
         self._time_slices = time_slices
         self._streams: dict[NodeId, tuple[str, Stream]] = {}
-        led.changed = self._changed
+        led.listeners.append(self._changed)
 
     def open(self, follower: NodeId, incarnation: str, responses: QueuedResponses) -> Stream:
         """Begin the stream over a new connection; an older one of the follower ends."""
@@ -415,7 +417,7 @@ async def snapshot(led: LedPartitions, message: ReplicaSnapshotRequest) -> Repli
     If the log start is raised meanwhile, that batch may be gone; then the follower asks again.
     """
     key = TopicId(message.topic_id), message.partition
-    position = Position(LeaderEpoch(message.leader_epoch), NO_OFFSET, -1, NO_OFFSET)
+    position = Position(LeaderEpoch(message.leader_epoch), NO_OFFSET, -1, NO_OFFSET, NO_OFFSET)
     one = led.get(key)
     error = _leadership_error(one, position)
     if error is not ErrorCode.NONE or one is None:

@@ -86,6 +86,34 @@ class StreamAdmin:
         (found,) = await self.describe_streams([name])
         return found
 
+    async def streams_among(
+        self, topics: Sequence[str], known: Mapping[str, tuple[TopicId, int]] | None = None
+    ) -> list[StreamDescription]:
+        """Return those of these topics that are streams; none where brokers know no streams.
+
+        ``known``: for streams a topic id and a segment, which a description of that id must have:
+        a broker that has not heard of it yet is asked again. Raises RequestError:
+        UNKNOWN_TOPIC_OR_PARTITION for a topic that does not exist, LEADER_NOT_AVAILABLE if no
+        broker hears of that segment.
+        """
+        request = DescribeStreamsRequest(names=list(topics))
+        deadline = self._cluster.deadline()
+
+        async def ask(connection: Connection) -> Sequence[DescribedStream]:
+            if request.API_KEY not in connection.versions:
+                return ()
+            answer = await self._cluster.ask(connection, request, DescribeStreamsResponse, deadline)
+            return answer.streams
+
+        async def attempt() -> list[StreamDescription]:
+            answer = await self._cluster.of_any_broker(ask, deadline)
+            found = [description(each) for each in answer if each.error_code or each.segments]
+            for each in found:
+                _check_not_older(each, *(known or {}).get(each.name, (each.topic_id, 0)))
+            return found
+
+        return await retrying(attempt, deadline, lambda: None)
+
     async def split(self, name: str, segment: int, at: int | None = None) -> list[int]:
         """Split a segment; return its successors once they are open.
 
@@ -137,6 +165,16 @@ class StreamAdmin:
 
     def _timeout_ms(self) -> int:
         return int(self._cluster.options.request_timeout_s * 1000)
+
+
+def _check_not_older(found: StreamDescription, topic_id: TopicId, segment: int) -> None:
+    if found.topic_id == topic_id and segment >= len(found.segments):
+        what = f"segment {segment} of stream {found.name}"
+        raise failure(
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            what,
+            f"it was read before, and the brokers know {len(found.segments)} segments only",
+        )
 
 
 def _successors(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from fencelog.client.connected import ConnectedClient
 from fencelog.client.streams.admin import StreamAdmin
 from fencelog.client.streams.model import StreamDescription
+from fencelog.types import TopicId
 
 if TYPE_CHECKING:
     from fencelog.client.streams.blocking_group import ReaderGroup, StateSynchronizer
@@ -45,6 +46,16 @@ class BlockingStreams(ConnectedClient):
     def describe_streams(self, names: Sequence[str] | None = None) -> list[StreamDescription]:
         """These streams, or all, sorted by name. Raises RequestError as ``describe_stream``."""
         return self.run(lambda cluster: StreamAdmin(cluster).describe_streams(names))
+
+    def streams_among(
+        self, topics: Sequence[str], known: Mapping[str, tuple[TopicId, int]] | None = None
+    ) -> list[StreamDescription]:
+        """Those of these topics that are streams; none where brokers know no streams.
+
+        ``known``: for streams a topic id and a segment that a description must have. Raises
+        RequestError (UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE).
+        """
+        return self.run(lambda cluster: StreamAdmin(cluster).streams_among(topics, known))
 
     def split_segment(self, name: str, segment: int, at: int | None = None) -> list[int]:
         """Split a segment of a stream; return its successors once they are open.

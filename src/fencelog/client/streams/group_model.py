@@ -20,6 +20,10 @@ class ReaderGroupError(FencelogError):
     """What was asked of a reader group is not done; the message says why, and what to do."""
 
 
+class ReaderGroupNotFoundError(ReaderGroupError):
+    """There is no reader group of this name."""
+
+
 class ReaderOfflineError(ReaderGroupError):
     """The group's state calls this reader offline: others go on with its segments (R6, R9).
 

@@ -58,8 +58,10 @@ class Ranges:
         known = {**self.known, **{each.segment: each for each in added}}
         covering = _newest([*self.covering, *added])
         changed = Ranges(self.topic_id, covering, known)
-        # Segments that do not fit what is known teach nothing: each batch learns from its answer.
-        return changed if changed.covers(0, HASH_SPACE) else self
+        # Segments that do not fit leave a gap, as a merge with a segment that is not known yet:
+        # only their own ranges are learned, and each batch goes on by its answer.
+        fits = changed.covers(0, HASH_SPACE)
+        return changed if fits else Ranges(self.topic_id, self.covering, known)
 
 
 def ranges_of(topic_id: TopicId, stream: Stream) -> Ranges:

@@ -16,6 +16,7 @@ from fencelog.client.streams.group_model import (
     ReaderDescription,
     ReaderGroupDescription,
     ReaderGroupError,
+    ReaderGroupNotFoundError,
     ReaderOptions,
     check_name,
     group_of,
@@ -280,8 +281,8 @@ class ReaderGroup:
         if state.settings is None:
             raise self._missing()
 
-    def _missing(self) -> ReaderGroupError:
-        return ReaderGroupError(
+    def _missing(self) -> ReaderGroupNotFoundError:
+        return ReaderGroupNotFoundError(
             f"there is no reader group {self.name}; create it with the name of its stream"
         )
 

@@ -19,7 +19,7 @@ from fencelog.wire.primitives import (
 
 LAYOUT_ihiqqqiqi = Struct(">ihiqqqiqi")
 LAYOUT_iii = Struct(">iii")
-LAYOUT_iiqiq = Struct(">iiqiq")
+LAYOUT_iiqiqq = Struct(">iiqiqq")
 
 
 class ReplicaPosition(Structure):
@@ -32,6 +32,7 @@ class ReplicaPosition(Structure):
         "fetch_offset",
         "last_epoch",
         "durable_end",
+        "log_start",
     )
 
     def __init__(
@@ -43,6 +44,7 @@ class ReplicaPosition(Structure):
         fetch_offset: int = 0,
         last_epoch: int = 0,
         durable_end: int = 0,
+        log_start: int = 0,
     ) -> None:
         self.topic_id = topic_id
         self.partition = partition
@@ -50,18 +52,19 @@ class ReplicaPosition(Structure):
         self.fetch_offset = fetch_offset
         self.last_epoch = last_epoch
         self.durable_end = durable_end
+        self.log_start = log_start
 
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
         self.topic_id = reader.uuid()
-        self.partition, self.leader_epoch, self.fetch_offset, self.last_epoch, self.durable_end = reader.unpack(LAYOUT_iiqiq)
+        self.partition, self.leader_epoch, self.fetch_offset, self.last_epoch, self.durable_end, self.log_start = reader.unpack(LAYOUT_iiqiqq)
         reader.skip_tags()
         return self
 
     def write_to(self, out: bytearray, version: int) -> None:
         write_uuid(out, self.topic_id)
-        out += LAYOUT_iiqiq.pack(self.partition, self.leader_epoch, self.fetch_offset, self.last_epoch, self.durable_end)
+        out += LAYOUT_iiqiqq.pack(self.partition, self.leader_epoch, self.fetch_offset, self.last_epoch, self.durable_end, self.log_start)
         out.append(0)
 
 
@@ -120,7 +123,7 @@ class ReplicaFetchRequest(Message):
     def read_from(cls, reader: Reader, version: int) -> Self:
         self = cls.__new__(cls)
         self.max_wait_ms, self.max_bytes, self.partition_max_bytes = reader.unpack(LAYOUT_iii)
-        self.positions = [ReplicaPosition.read_from(reader, version) for _ in range(reader.array_length(True, 45))]
+        self.positions = [ReplicaPosition.read_from(reader, version) for _ in range(reader.array_length(True, 53))]
         self.forgotten = [ForgottenReplica.read_from(reader, version) for _ in range(reader.array_length(True, 21))]
         reader.skip_tags()
         return self
