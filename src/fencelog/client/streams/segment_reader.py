@@ -124,6 +124,11 @@ class SegmentReader:
         return self.end is not None and self.position >= self.end and not self._is_stopped
 
     @property
+    def is_claimed(self) -> bool:
+        """Whether its claim was granted, and is not known to be lost."""
+        return self._claim is not None and self.failure is None
+
+    @property
     def epoch(self) -> int:
         """The fencing token of the segment. Raises FencelogError while it is not claimed."""
         return self._owning().epoch
