@@ -291,6 +291,11 @@ def test_the_log_starts_of_successors_are_asked_for_once_they_are_reached() -> N
     assert begin(example(), cut({0: 10, 1: 0}), {1: 0}).unknown == {2, 3}
 
 
+def test_nothing_is_asked_of_a_segment_that_was_read_to_its_end() -> None:  # S6
+    # Retention may have removed it with its files.
+    assert begin(example(), cut({1: 5, 2: 19, 3: 0}), {2: 0, 3: 0}).unknown == frozenset()
+
+
 def test_segments_that_were_empty_are_passed_at_once() -> None:
     stream = resized(resized(stream_of(1), 0, ends={0: 0}), 1, ends={1: 0})
     assert begin(stream, cut_of(stream, {0: 0}), dict.fromkeys(range(5), 0)).cut.reading == {
