@@ -18,7 +18,7 @@ IN_FORCE = (
     + ["I1"]
     + [f"V{n}" for n in range(1, 9)]
     + [f"O{n}" for n in range(1, 12)]
-    + [f"R{n}" for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)]
+    + [f"R{n}" for n in range(1, 12)]
     + [f"S{n}" for n in (1, 2, 3, 4, 5, 6, 7, 9)]
 )
 

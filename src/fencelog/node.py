@@ -383,6 +383,7 @@ class Node:
                 await self.logs.checkpoint()
                 if is_due:
                     await self.logs.upkeep(self._ports.clock.now_ms())
+                    await self.broker.stream_sealer.record_emptied()
             except StorageError as error:
                 log.error("upkeep failed and will be retried: %s", error)  # noqa: TRY400
 

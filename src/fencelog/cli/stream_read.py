@@ -71,7 +71,10 @@ def run(request: ReadRequest, bootstrap: str, properties: Iterable[str], out: Bi
 
 
 def _write(events: "Iterable[Record]", shown: "Callable[[Record], bytes]", out: BinaryIO) -> None:
-    out.write(b"".join(shown(each) for each in events))
+    left = memoryview(b"".join(shown(each) for each in events))
+    while left:
+        # With PYTHONUNBUFFERED a write may take a part, as where the pipe is closed meanwhile.
+        left = left[out.write(left) :]
     out.flush()
 
 

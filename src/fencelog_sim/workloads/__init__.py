@@ -11,6 +11,7 @@ from fencelog_sim.workloads.keyed import keyed
 from fencelog_sim.workloads.owners import owners
 from fencelog_sim.workloads.queue import queue, queue_aiokafka
 from fencelog_sim.workloads.quiet import quiet
+from fencelog_sim.workloads.readers import readers
 from fencelog_sim.workloads.streams import POINTS as STREAM_POINTS
 from fencelog_sim.workloads.streams import streams
 from fencelog_sim.workloads.versioned import versioned
@@ -24,10 +25,11 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
     "keyed": keyed,
     "owners": owners,
     "quiet": quiet,
+    "readers": readers,
     "streams": streams,
     "versioned": versioned,
 }
 """Every workload by its name; each call makes a fresh one."""
 
-POINTS: Mapping[str, Points] = {"streams": STREAM_POINTS}
+POINTS: Mapping[str, Points] = {"streams": STREAM_POINTS, "readers": STREAM_POINTS}
 """What faults may wait for besides, by the workload's name."""

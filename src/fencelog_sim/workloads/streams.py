@@ -72,11 +72,18 @@ class Streams:
         """Write, read and resize until the stage stops."""
         async with asyncio.TaskGroup() as tasks:
             for hand in range(HANDS):
-                tasks.create_task(_act(stage, StreamClient(stage, index, hand)))
+                tasks.create_task(act(stage, StreamClient(stage, index, hand)))
             tasks.create_task(keep_resizing(stage))
 
     async def settle(self, stage: Stage) -> None:
-        """Fence all writers, wait for the end of all resizes, and read the stream."""
+        """Read the stream once all is decided."""
+        await self.read_stream(stage)
+
+    async def read_stream(self, stage: Stage) -> int:
+        """Fence all writers, wait for the end of all resizes, and return how many records it has.
+
+        Raises TimeoutError, saying what hangs.
+        """
         cluster = open_cluster(stage)
         try:
             await end_transactions(
@@ -90,7 +97,7 @@ class Streams:
             )
             async with Client(options_of(stage)) as client:
                 stream = await _resized(stage, client)
-            await _read_all(stage, cluster, stream)
+            return await _read_all(stage, cluster, stream)
         finally:
             await cluster.close()
 
@@ -99,7 +106,7 @@ class Streams:
         return problems_of(events)
 
 
-async def _act(stage: Stage, client: StreamClient) -> None:
+async def act(stage: Stage, client: StreamClient) -> None:
     """Do one thing after the other until the stage stops."""
     try:
         while not stage.stopping:
@@ -132,8 +139,9 @@ async def _resized(stage: Stage, client: Client) -> StreamDescription:
     return await insist(stage, "end of all resizes", finished)
 
 
-async def _read_all(stage: Stage, cluster: Cluster, stream: StreamDescription) -> None:
-    """Record every segment with all that it has."""
+async def _read_all(stage: Stage, cluster: Cluster, stream: StreamDescription) -> int:
+    """Record every segment with all that it has; return how many records these are."""
+    count = 0
     partitions = [TopicPartition(NAME, each.index) for each in stream.segments]
     ends = await come_to_rest(stage, cluster, partitions)
     for partition, segment in zip(partitions, stream.segments, strict=True):
@@ -149,6 +157,7 @@ async def _read_all(stage: Stage, cluster: Cluster, stream: StreamDescription) -
                 ),
             )
             rows += rows_of(records)
+        count += len(rows)
         stage.history.note(
             what="segment",
             index=segment.index,
@@ -159,6 +168,7 @@ async def _read_all(stage: Stage, cluster: Cluster, stream: StreamDescription) -
             end=segment.end,
             rows=rows,
         )
+    return count
 
 
 def streams() -> Streams:

@@ -7,7 +7,10 @@ from typer.testing import CliRunner
 from fencelog.cli.main import build
 
 
-@pytest.mark.parametrize("command", [["serve"], ["partition", "elect"], ["own", "claim"]])
+@pytest.mark.parametrize(
+    "command",
+    [["serve"], ["partition", "elect"], ["own", "claim"], ["stream", "read"], ["stream", "cut"]],
+)
 def test_the_terminal_breaks_the_lines_of_a_help_and_the_source_does_not(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from fencelog.storage.directory import DataDirectory
 from fencelog.storage.writeback import WritebackLimits
 from fencelog.types import TopicPartition
 from fencelog.wire.batch import iterate
-from fencelog.wire.control import OwnershipRecord, read_control
+from fencelog.wire.control import OwnershipRecord, Seal, read_control
 from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import PowerCut, SimDisk
 from tests.support.log import flush_and_commit, owner
@@ -90,10 +90,17 @@ class Machine:
         await self.directory.close({PARTITION: end})
 
     def append(self, size: int) -> None:
-        self.world.append_values(b"v" * size, b"second")
+        if self.world.log.sealed_at is None:
+            self.world.append_values(b"v" * size, b"second")
+
+    def seal(self) -> None:
+        """Nothing but markers and owners follows, in any later run either (R2)."""
+        assert isinstance(self.world.log.seal(now_ms=NOW_MS), Appended)
 
     def append_transactional(self, producer_id: int) -> None:
         sequence = self._sequence_of(producer_id)
+        if self.world.log.sealed_at is not None:
+            return
         self.world.append_transactional(producer_id, sequence, b"in a transaction")
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
@@ -115,7 +122,8 @@ class Machine:
 
 
 def check_state(world: World, stored: bytes) -> None:
-    """Producers, transactions and owners are those that a plain reading of the batches gives."""
+    """Producers, transactions, owners and seal are what a plain reading of the batches gives."""
+    sealed_at = None
     owners: dict[str | None, OwnershipRecord] = {}
     last_sequences: dict[int, int] = {}
     first_offsets: dict[int, int] = {}
@@ -125,6 +133,8 @@ def check_state(world: World, stored: bytes) -> None:
         control = read_control(batch)
         if isinstance(control, OwnershipRecord):
             owners[control.group] = control
+        elif isinstance(control, Seal):
+            sealed_at = header.base_offset
         elif header.is_control:
             first = first_offsets.pop(producer_id, None)
             if first is not None and not control.commit:
@@ -133,6 +143,7 @@ def check_state(world: World, stored: bytes) -> None:
             last_sequences[producer_id] = header.base_sequence + header.last_offset_delta
             first_offsets.setdefault(producer_id, header.base_offset)
     log = world.log
+    assert log.sealed_at == sealed_at  # R2
     assert {group: log.owner(group) for group in owners} == {
         group: Owner(*record[:-1]) for group, record in owners.items()
     }

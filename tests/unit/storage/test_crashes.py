@@ -17,7 +17,7 @@ GROUPS = (None, "a", "b")
 
 
 async def busy_life(machine: Machine) -> None:
-    """Everything a run has: rolls, transactions, owners, checkpoints, and a clean stop."""
+    """Everything a run has: rolls, transactions, owners, checkpoints, a seal, a clean stop."""
     await machine.start()
     for number in range(8):
         machine.append(300)
@@ -29,6 +29,9 @@ async def busy_life(machine: Machine) -> None:
             machine.end_transaction(PRODUCERS[0], commit=number == 2)
             await machine.write()
             await machine.checkpoint()
+    machine.seal()
+    await machine.flush()
+    machine.set_owner(None)
     await machine.stop()
 
 
@@ -105,6 +108,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("abort"), st.sampled_from(PRODUCERS)),
     st.tuples(st.just("owner"), st.sampled_from(GROUPS)),
     st.tuples(st.sampled_from(["write", "flush", "checkpoint"]), st.just(0)),
+    st.tuples(st.just("seal"), st.integers(0, 3)),
 )
 
 
@@ -144,6 +148,9 @@ async def perform(machine: Machine, actions: list[tuple[str, int]], *, stops: bo
                 machine.append_transactional(argument)
             case "owner":
                 machine.set_owner(argument)
+            case "seal":
+                if argument == 0:  # rarely: little follows it
+                    machine.seal()
             case "commit" | "abort":
                 open_ones = {t.producer_id for t in machine.world.log.open_transactions()}
                 if argument in open_ones:

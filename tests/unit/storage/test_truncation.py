@@ -51,7 +51,7 @@ async def new_disk() -> SimDisk:
 
 
 async def leaders_log(durability: str = "fsync", batches: int = 18, limits=None) -> World:
-    """Several segments and leader epochs, transactions, owners; all of it flushed."""
+    """Several segments and leader epochs, transactions, owners, a seal; all of it flushed."""
     world = await World.create(await new_disk(), durability=durability, limits=limits)
     for number in range(batches):
         world.log.lead(number * LAST_EPOCH // (batches - 1))
@@ -64,6 +64,8 @@ async def leaders_log(durability: str = "fsync", batches: int = 18, limits=None)
         if number % 4 == 0:
             await world.flush()
             await world.checkpointed()
+    world.log.seal(now_ms=NOW_MS)
+    world.log.set_owner(owner(batches + 1), now_ms=NOW_MS)
     await world.flush()
     await world.checkpointed()
     return world
@@ -338,7 +340,7 @@ def test_an_epoch_whose_batches_were_lost_does_not_contradict_later_ones() -> No
             world.disk.power_loss(Loss.NONE), durability="os", leader_epoch=8
         )
         again.log.lead(9)
-        again.append_values(b"later")
+        again.log.set_owner(owner(99), now_ms=NOW_MS)  # a seal lets that follow
         await again.flush()
         for seed in range(20):
             disk = again.disk.power_loss(Loss.TORN, Random(seed))

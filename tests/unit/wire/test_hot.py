@@ -74,7 +74,7 @@ def test_the_common_request_is_read_in_one_pass_as_any_other(
     topics = [(name, [(7, bytes(size))])]
     body = joined(write_produce_request(9, transactional_id, -1, 30_000, topics))
     read = read_produce_request(body, 9)
-    assert read == (transactional_id, -1, 30_000, topics)
+    assert read == (transactional_id, -1, 30_000, topics, {})
     is_common = produce_codec._read_common(memoryview(body)) is not None
     assert is_common == (len(name.encode()) < 127 and len(transactional_id or "") < 127)
     monkeypatch.setattr(produce_codec, "_read_common", lambda _: None)

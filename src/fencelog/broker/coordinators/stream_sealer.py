@@ -13,7 +13,7 @@ from fencelog.broker.metadata.catalog import Catalog, Topic
 from fencelog.broker.metadata.streams import Streams
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.partitions.partition import Partition
-from fencelog.coordination.streams.model import NO_END, SegmentState
+from fencelog.coordination.streams.model import NO_END, SegmentState, Stream
 from fencelog.coordination.streams.rules import unsealed
 from fencelog.errors import FencelogError
 from fencelog.log.values import Rejected
@@ -61,6 +61,33 @@ class StreamSealer:
         topic = self._catalog.get(name.topic)
         if topic is not None and topic.stream is not None:
             self._begin(topic, name.partition)
+
+    async def record_emptied(self) -> None:
+        """Store which sealed segments that are led here have no records any more.
+
+        Called now and then, after retention; what fails is left to the next time.
+        """
+        for topic in self._catalog.topics():
+            emptied = [] if topic.stream is None else self._emptied(topic.topic_id, topic.stream)
+            if not emptied:
+                continue
+            try:
+                await self._streams.segments_emptied(topic.topic_id, emptied)
+            except FencelogError as error:
+                log.warning(
+                    "stream %s: which segments are empty is not stored: %s", topic.name, error
+                )
+                continue
+            log.info("stream %s: segments %s have no records any more", topic.name, emptied)
+
+    def _emptied(self, topic_id: TopicId, stream: Stream) -> list[int]:
+        found = []
+        for segment in stream.segments:
+            if segment.state is SegmentState.SEALED:
+                partition = self._find_led(topic_id, segment.index)
+                if partition is not None and partition.log.log_start_offset >= segment.end:
+                    found.append(segment.index)
+        return found
 
     async def stop(self) -> None:
         """Cancel all work: the next start or the next leader does the rest."""

@@ -198,6 +198,7 @@ def _described(broker: Broker, topic: Topic) -> MetadataResponseTopic:
     # One list for all partitions: thousands of lists would trigger the garbage collector.
     here, nowhere = [node], list[int]()
     partitions = []
+    # Of a stream also the segments that are opening: clients number partitions by their count.
     for index in range(topic.partitions):
         partition = broker.logs.get(topic.name, index)
         online = partition is not None or topic.internal

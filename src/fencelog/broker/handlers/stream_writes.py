@@ -37,9 +37,9 @@ def refused_write(
     segment = topic.stream.segments[index]
     if segment.state is SegmentState.OPENING:
         return _resizing(topic.name, index)
-    if segment.state in ENDED and partition.log.sealed_at is None:
+    if segment.state in ENDED and partition.log.sealed_at is None and partition.leads:
         # An election out of order lost the end of the log: nothing may be written instead.
-        return _sealed(topic.stream, segment, _last_sequence(partition, header))
+        return _without_seal(topic.stream, segment, partition, header)
     if partition.load is None:
         partition.load = SegmentLoad(index)
     return None
@@ -64,12 +64,17 @@ def sealed_write(topic: Topic | None, partition: Partition, header: BatchHeader)
     """Return what follows for a batch that its sealed log has refused (R2).
 
     The successors are named once they are open: then the seal is committed, and what the log has
-    of the producer is, too. Until then the sender tries again.
+    of the producer is, too, if this is the log that has it. Until then the sender tries again.
     """
     index = partition.name.partition
     stream = None if topic is None else topic.stream
     segment = None if stream is None else stream.get(index)
     if stream is None or segment is None or segment.state not in ENDED:
+        return _resizing(partition.name.topic, index)
+    sealed_at = partition.log.sealed_at
+    if sealed_at is None or partition.log.high_watermark <= sealed_at:
+        # A deposed leader may hear of the seal before it hears of its successor: its own log may
+        # have records and a seal that nobody else has.
         return _resizing(partition.name.topic, index)
     return _sealed(stream, segment, _last_sequence(partition, header))
 
@@ -78,6 +83,16 @@ def count_write(partition: Partition, header: BatchHeader, tags: AppendTags) -> 
     """Count a batch that was appended to a segment (R3)."""
     if partition.load is not None and tags.median_hash is not None:
         partition.load.add(header.record_count, header.size, tags.median_hash)
+
+
+def _without_seal(
+    stream: Stream, segment: StreamSegment, partition: Partition, header: BatchHeader
+) -> PartitionResult:
+    """Return what follows for a batch of a sealed segment whose log has no seal."""
+    log = partition.log
+    if partition.read_error is not ErrorCode.NONE or log.high_watermark < log.log_end_offset:
+        return _resizing(partition.name.topic, segment.index)  # another may lead, and have it (F8)
+    return _sealed(stream, segment, _last_sequence(partition, header))
 
 
 def _last_sequence(partition: Partition, header: BatchHeader) -> int:

@@ -138,6 +138,16 @@ class Streams:
 
         await self._change(topic_id, sealed)
 
+    async def segments_emptied(self, topic_id: TopicId, indexes: Collection[int]) -> None:
+        """Store that retention has removed all records of sealed segments. Raises RequestError."""
+
+        def emptied(stream: Stream) -> Stream:
+            for index in indexes:
+                stream = rules.emptied(stream, index)
+            return stream
+
+        await self._change(topic_id, emptied)
+
     async def _change(self, topic_id: TopicId, change: Callable[[Stream], Stream]) -> None:
         topic = self._catalog.by_id(topic_id)
         if topic is None:

@@ -47,7 +47,9 @@ from fencelog.rpc.failures import failure
 from fencelog.types import TopicId, TopicPartition
 
 SETTLE_S = 0.3
-"""After a reader has joined others may follow: meanwhile one segment is taken at a time."""
+"""After a reader has joined others may follow: meanwhile nobody takes more than a first segment."""
+SETTLE_MAX_S = 5.0
+"""They may follow for ever: that holds nobody up for longer."""
 TAKE_MAX = 1_000
 IDLE_S = 5.0
 COMPACT_AFTER = 1_000
@@ -82,7 +84,8 @@ class Member:
         self._stopped: SegmentReader | None = None
         self._todo = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._joined_s = self._shed_s = self._committed_s = float("-inf")
+        self._joined_s = self._unsettled_s = float("-inf")
+        self._shed_s = self._committed_s = float("-inf")
         self._known: set[tuple[str, int]] = set()
 
     @property
@@ -215,7 +218,10 @@ class Member:
         """Take note of a state that may be another one."""
         known = {(name, each.incarnation) for name, each in self.state.readers.items()}
         if known - self._known:
-            self._joined_s = asyncio.get_running_loop().time()
+            now = asyncio.get_running_loop().time()
+            if now >= self._joined_s + SETTLE_S:
+                self._unsettled_s = now
+            self._joined_s = now
         self._known = known
         self._todo.set()
         self.wake.set()
@@ -246,14 +252,13 @@ class Member:
         await self._report()
         await self._give_away()
         now = asyncio.get_running_loop().time()
-        is_settled = now - self._joined_s >= SETTLE_S
+        settles_s = min(self._joined_s + SETTLE_S, self._unsettled_s + SETTLE_MAX_S)
+        take_max = TAKE_MAX if now >= settles_s else 1 - len(self._me(self.state).segments)
         may_shed = now - self._shed_s >= self._options.window_s
-        step = next_step(
-            self.state, self._name, may_shed=may_shed, take_max=TAKE_MAX if is_settled else 1
-        )
+        step = next_step(self.state, self._name, may_shed=may_shed, take_max=take_max)
         match step:
             case Take():
-                await self._take(TAKE_MAX if is_settled else 1)
+                await self._take(take_max)
             case Shed(segment) if self._stopped is None:
                 self.shed = segment
                 self.wake.set()
@@ -262,8 +267,8 @@ class Member:
                 self.wake.set()
         await self._compact()
         wait_s = min(IDLE_S, self._options.commit_interval_s or IDLE_S)
-        if not is_settled:
-            wait_s = min(wait_s, self._joined_s + SETTLE_S - now)
+        if now < settles_s:
+            wait_s = min(wait_s, settles_s - now)
         if not may_shed:
             wait_s = min(wait_s, self._shed_s + self._options.window_s - now)
         return max(wait_s, 0.0) + 0.01

@@ -71,6 +71,7 @@ class ReaderGroup:
         if isinstance(start, str) and start not in (EARLIEST, LATEST):
             raise ValueError(f"start {start!r}: expected earliest, latest or a stream cut")
         self._copy = GroupCopy(cluster, name)
+        self._is_created = False
 
     # --- create, get, delete
 
@@ -114,6 +115,7 @@ class ReaderGroup:
             return None
 
         await self._copy.write(created)
+        self._is_created = True
 
     async def get(self) -> ReaderGroupDescription:
         """Return the group as it is now. Raises ReaderGroupError if it does not exist."""
@@ -124,7 +126,7 @@ class ReaderGroup:
         """Delete the group with its positions. Its readers end with an error."""
         topic = state_topic(self.name)
         await Admin(self._cluster).delete_topic(topic)
-        self._copy = GroupCopy(self._cluster, self.name)
+        self._copy, self._is_created = GroupCopy(self._cluster, self.name), False
         ownership = Ownership(self._cluster)
         for group in (self.name, topic):
             held = [
@@ -258,6 +260,8 @@ class ReaderGroup:
     # --- inside
 
     async def _prepare(self) -> None:
+        if self._is_created:
+            return
         if self._stream is not None:
             await self.create()
         else:

@@ -65,7 +65,7 @@ def next_step(state: GroupState, name: str, *, may_shed: bool, take_max: int) ->
     if lacking < 0 and may_shed:
         # The one that was taken last: what others took over from it is not moved on.
         return Shed(max(reader.segments, key=lambda each: (reader.segments[each].taken, each)))
-    if lacking > 0 and state.unassigned:
+    if lacking > 0 and take_max > 0 and state.unassigned:
         return _take(state, name, shares, min(lacking, take_max))
     return None
 

@@ -17,8 +17,15 @@ from fencelog.node import Node
 from fencelog.types import Offset, TopicId
 from fencelog_sim.world.disk import READING
 from fencelog_sim.world.gate import Fault
-from tests.support.node import Peer, World, until
-from tests.support.streams import create_stream, resize, resized, states_of, states_on
+from tests.support.node import Peer, World, batch, until
+from tests.support.streams import (
+    create_stream,
+    resize,
+    resized,
+    segments_of,
+    states_of,
+    states_on,
+)
 
 OPENING = ["sealing", "opening", "opening"]
 OPENED = ["sealed", "open", "open"]
@@ -223,3 +230,40 @@ async def test_a_failed_disk_ends_no_resize(world: World) -> None:
         assert ErrorCode(answer.error_code) is ErrorCode.REQUEST_TIMED_OUT
     async with world.node() as node:
         await opened(node, [1, 2])
+
+
+async def test_a_sealed_segment_without_records_is_known_as_deleted(world: World) -> None:
+    async with world.node(upkeep_interval_s=0.01) as node, Peer.of(node) as peer:
+        await create_stream(peer, segments=2)
+        partitions = [node.logs.get("s", index) for index in range(2)]
+        for each in partitions:
+            assert each is not None
+            each.append_records(memoryview(batch("a")), now_ms=0)
+            await each.committed(Offset(1))
+        await resized(peer, [0, 1])
+        assert await states_of(peer) == ["sealed", "sealed", "open"]
+        first = partitions[0]
+        assert first is not None
+        assert first.log.sealed_at is not None
+        await node.logs.delete_records({first: first.log.sealed_at})
+        await until(lambda: states_on(node) == ["deleted", "sealed", "open"], "it is empty")
+        assert [each.end_offset for each in await segments_of(peer)] == [1, 1, -1]
+
+
+async def test_what_cannot_be_stored_of_empty_segments_is_left_to_the_next_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await create_stream(peer)
+        await resized(peer, [0])
+
+        async def fail(*_: object) -> None:
+            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "the store is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Streams, "segments_emptied", fail)
+            await node.broker.stream_sealer.record_emptied()
+        assert "which segments are empty is not stored: the store is away" in caplog.text
+        assert states_on(node) == OPENED
+        await node.broker.stream_sealer.record_emptied()
+        assert states_on(node) == ["deleted", "open", "open"]

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from fencelog.broker.handlers.stream_writes import missing_segment
+from fencelog.broker.handlers.stream_writes import missing_segment, refused_write, sealed_write
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.streams.model import HASH_SPACE, SegmentState, with_state
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
 from fencelog.types import Offset
+from fencelog.wire.batch import read_header
 from fencelog.wire.hot import AppendTags, PartitionResult, SealedSegment, Successor
 from fencelog.wire.hot.append_tags import NO_APPEND_TAGS
 from tests.support.node import Peer, World, batch, until, visible
@@ -176,6 +177,30 @@ async def test_a_segment_whose_seal_was_lost_takes_nothing_either(world: World) 
         refused = await write(peer, 1)
         assert refused.error is ErrorCode.SEGMENT_SEALED
         assert refused.sealed == SealedSegment(8, 0, ())
+
+
+async def test_a_log_that_may_not_be_the_one_with_the_seal_says_nothing_of_a_producer(
+    world: World,
+) -> None:  # R2, F8
+    # So is it with a leader that hears of the seal before it hears who leads instead.
+    async with world.node() as node, Peer.of(node) as peer:
+        await create_stream(peer)
+        await write(peer, 0)
+        records = batch("1", producer_id=7, epoch=0, sequence=1)
+        header = read_header(records)
+        partition = put(node, 0, SegmentState.SEALED, 8)
+        topic = node.broker.catalog.get("s")
+        assert topic is not None
+        partition.append(memoryview(records), header, now_ms=header.max_timestamp)
+        refused = refused_write(topic, partition, header, BY_RANGES)
+        assert refused is not None
+        assert (refused.error, refused.sealed) == (ErrorCode.RESIZE_IN_PROGRESS, None)
+        partition.seal(now_ms=0)
+        refused = sealed_write(topic, partition, header)
+        assert (refused.error, refused.sealed) == (ErrorCode.RESIZE_IN_PROGRESS, None)
+        await partition.committed(partition.log.log_end_offset)
+        refused = sealed_write(topic, partition, header)
+        assert refused.sealed == SealedSegment(8, 1, ())
 
 
 async def test_a_segment_that_is_gone_names_its_successors(world: World) -> None:  # R2
