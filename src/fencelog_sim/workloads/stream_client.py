@@ -1,5 +1,6 @@
 """One writer and reader of a stream: what it does, one thing after the other."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -28,7 +29,9 @@ TRANSACTION_SHARE = 0.4
 ABORT_SHARE = 0.2
 BATCH_BYTES = (1, 1, 200, 1 << 20)
 """One record a batch, some, and all of a write."""
-FLUSH_SHARE = 0.3
+FLUSH_SHARE = 0.1
+WAIT_SHARE = 0.4
+WAIT_S_MAX = 0.06
 VERSION_TIMEOUT_MS = 10_000
 Pair = tuple[str | None, str]
 
@@ -92,9 +95,10 @@ class StreamClient:
 
     def _pairs(self) -> list[Pair]:
         pairs: list[Pair] = []
-        for _ in range(self._random.randint(1, 2 * self._stage.scale.records_per_send)):
+        keys = [f"k{self._random.randrange(KEYS)}" for _ in range(self._random.randint(1, 3))]
+        for _ in range(self._random.randint(1, 4 * self._stage.scale.records_per_send)):
             self._values += 1
-            key = f"k{self._random.randrange(KEYS)}"
+            key = self._random.choice(keys)
             is_keyed = self._random.random() >= UNKEYED_SHARE
             pairs.append((key if is_keyed else None, f"{self._process}.{self._values}"))
         return pairs
@@ -185,8 +189,12 @@ class StreamClient:
                 key=None if key is None else key.encode(),
                 timestamp_ms=int(self._stage.now() * 1000),
             )
-            if self._random.random() < FLUSH_SHARE:
+            chance = self._random.random()
+            if chance < FLUSH_SHARE:
                 deliveries += await producer.flush()
+            elif chance < FLUSH_SHARE + WAIT_SHARE:
+                # What was sent may meet a seal, and what follows know of its successors.
+                await asyncio.sleep(self._random.uniform(0, WAIT_S_MAX))
         deliveries += await producer.flush()
         return [[each.partition.partition, each.base_offset, each.count] for each in deliveries]
 
