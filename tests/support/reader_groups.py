@@ -10,7 +10,8 @@ from fencelog.client.streams.group_reader import GroupReader
 from fencelog.errors import FencelogError
 
 DEADLINE_S = 20.0
-LEASE_S = 1.0
+LEASE_S = 10.0
+"""Long, for a busy machine: a crash breaks the connections, which ends claims at once."""
 
 
 async def write(

@@ -57,12 +57,16 @@ async def read_for_ever(reader: GroupReader) -> None:
         await reader.next_batch()
 
 
-def total(readers: list[Reading]) -> Callable[[], int]:
-    return lambda: sum(len(each.found) for each in readers)
-
-
 def has_read(readers: list[Reading], count: int) -> Callable[[], bool]:
-    return lambda: total(readers)() >= count
+    """A condition: they have read so many events. It raises what a reader has failed with."""
+
+    def condition() -> bool:
+        for each in readers:
+            if each.error is not None:
+                raise each.error
+        return sum(len(each.found) for each in readers) >= count
+
+    return condition
 
 
 async def is_balanced(group: ReaderGroup, shares: list[int]) -> bool:
@@ -225,7 +229,7 @@ def test_the_group_reads_on_while_its_state_is_away(fencelog_broker: LocalBroker
     # R11
     async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
         theirs = await fencelog.aio.connect(
-            fencelog_broker.bootstrap, client_id="readers", request_timeout_s=2.0
+            fencelog_broker.bootstrap, client_id="readers", request_timeout_s=5.0
         )
         async with theirs, reading(theirs.reader_group("g", "s"), "r1", "r2") as readers:
             await until(lambda: is_balanced(group, [2, 2]), "both have two segments")

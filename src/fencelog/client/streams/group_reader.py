@@ -11,6 +11,7 @@ from fencelog.client.model import Record
 from fencelog.client.streams.group_model import EventBatch, ReaderOptions
 from fencelog.client.streams.member import Member
 from fencelog.client.streams.segment_reader import SegmentReader, ready
+from fencelog.coordination.reader_group.state import GroupState
 from fencelog.errors import FencelogError
 
 AHEAD = 256
@@ -149,6 +150,17 @@ class GroupReader:
     def token(self) -> int:
         """The fencing token of the segment in hands, for other stores: it grows (O3)."""
         return self._in_hands().epoch
+
+    @property
+    def owned(self) -> frozenset[int]:
+        """The segments that this reader owns and reads now."""
+        segments = () if self._member is None else self._member.segments.values()
+        return frozenset(each.index for each in segments if each.is_claimed)
+
+    @property
+    def state(self) -> GroupState:
+        """The group's state as this reader knows it."""
+        return self._joined().state
 
     # --- for blocking callers
 
