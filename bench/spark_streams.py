@@ -77,7 +77,7 @@ class Bench:
 
 def main() -> None:
     """Measure reading and writing."""
-    report = Report("spark-streams", "Spark reads and writes a stream", METHOD)
+    report = Report("spark_streams", "Spark reads and writes a stream", METHOD)
     os.environ["PYTHONPATH"] = str(ROOT)  # workers import the generator by name
     rows, rounds = sized(2_000_000, 20_000), sized(9, 1)
     with scratch() as place, BrokerProcess(place / "data") as broker:

@@ -34,6 +34,8 @@ WORKLOADS_SAY = (
     *("two owners", "epoch back", "stale claim", "overtaken", "left over", "still open"),
     *("not the owner's", "a zombie's", "zombie's", "nobody's", "older commit"),
     *("wrong fence", "wrong copy", "refused and stored"),
+    *("order of", "wrong range", "behind the seal", "unfinished", "read otherwise", "refused:"),
+    *("copied", "not copied"),
 )
 
 

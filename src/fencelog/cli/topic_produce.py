@@ -159,7 +159,11 @@ def _finish(producer: "Producer", transactional_id: str | None) -> "list[Deliver
 
 
 def _show(topic: str, deliveries: "list[Delivery]", form: Format | None) -> None:
-    """Print records per partition and their offsets (-1 if no acknowledgement was awaited)."""
+    """Print records per partition and their offsets.
+
+    -1 if none is known: no acknowledgement was awaited, or a sealed segment said only that it has
+    them.
+    """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     counts: dict[int, int] = {}
@@ -167,14 +171,16 @@ def _show(topic: str, deliveries: "list[Delivery]", form: Format | None) -> None
         number = delivery.partition.partition
         end = delivery.base_offset + delivery.count - 1
         counts[number] = counts.get(number, 0) + delivery.count
+        if delivery.base_offset < 0:
+            continue
         first[number] = min(first.get(number, delivery.base_offset), delivery.base_offset)
         last[number] = max(last.get(number, end), end)
     rows: list[Row] = [
         {
             "partition": number,
             "records": counts[number],
-            "first_offset": first[number],
-            "last_offset": last[number],
+            "first_offset": first.get(number, -1),
+            "last_offset": last.get(number, -1),
         }
         for number in sorted(counts)
     ]

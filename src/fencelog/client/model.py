@@ -44,7 +44,11 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """Consecutive records that one partition has acknowledged."""
+    """Consecutive records that one partition has acknowledged.
+
+    ``base_offset``: of the first one; -1 if it is not known: a segment of a stream that was sealed
+    meanwhile has said only that it has them, or the broker was asked for no answer.
+    """
 
     partition: TopicPartition
     base_offset: int

@@ -8,7 +8,7 @@ a key's records stay in order and are stored once:
   unsettled: one of the same producer for a segment with a lower index and some of the same range,
   which is a predecessor of any degree; after a merge there are two, and after a skipped resize
   there need not be one in between. What is sent already may be sent again.
-- What it is given by those goes before what it was given otherwise. So does what comes to a sealed
+- What it is given by those goes before what it was put otherwise. So does what comes to a sealed
   segment later, because it was divided before the seal was known: a writer never goes back to older
   ranges, so what it has given to successors since has other keys, or is newer.
 - A sequence is assigned when a batch is sent first, and then kept. What is given on gets a new one
@@ -106,12 +106,14 @@ class _Queued:
 
     Attributes:
         first: no unacknowledged batch was sent before it.
+        was_given: by a sender before this one.
         sequence: of its first record, once it was sent; NO_SEQUENCE without idempotence.
     """
 
     batch: EncodedBatch
     answer: "asyncio.Future[memoryview] | None" = None
     first: bool = False
+    was_given: bool = False
     was_sent: bool = False
     sequence: int = NO_SEQUENCE
 
@@ -171,7 +173,7 @@ class PartitionSender:
     def give(self, batch: EncodedBatch) -> None:
         """Queue a batch before all that was put and not sent yet, behind what was given before."""
         self._unsettle()
-        self._given.append(_Queued(batch))
+        self._given.append(_Queued(batch, was_given=True))
         self._wake.set()
 
     def precedes(self, other: "PartitionSender") -> None:
@@ -188,11 +190,6 @@ class PartitionSender:
         """One of the senders before this one has settled all that it had."""
         self._blockers -= 1
         self._wake.set()
-
-    @property
-    def has_sent(self) -> bool:
-        """Whether some of what is not settled may be stored."""
-        return any(each.was_sent for each in self._queue)
 
     @property
     def next_sequence(self) -> int:
@@ -259,9 +256,9 @@ class PartitionSender:
         if self._blockers:
             return bool(self._queue) and self._queue[0].was_sent
         if self._given:
-            sent = [each for each in self._queue if each.was_sent]
-            rest = [each for each in self._queue if not each.was_sent]
-            self._queue = deque([*sent, *self._given, *rest])
+            before = [each for each in self._queue if each.was_sent or each.was_given]
+            behind = [each for each in self._queue if not (each.was_sent or each.was_given)]
+            self._queue = deque([*before, *self._given, *behind])
             self._given.clear()
         return bool(self._queue)
 

@@ -254,7 +254,7 @@ class Sender:
         """Return where what a partition's sender has belongs; None if it belongs where it is."""
         if self._identity.partitions_added:
             return None  # of a broker without streams, or written as if it had none
-        return await places_after(self._cluster, sender, error, sealed, has_sent=sender.has_sent)
+        return await places_after(self._cluster, sender, error, sealed)
 
     def given_on(self, batch: EncodedBatch, parts: Sequence[EncodedBatch]) -> None:
         """Give a batch's records to the senders of the partitions where they belong."""

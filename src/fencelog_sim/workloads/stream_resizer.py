@@ -14,7 +14,7 @@ PAUSES_S = (0.03, 0.2, 1.0)
 LOOK_S = 0.5
 OPEN_MAX = 6
 """Open segments from which on it merges only."""
-SEGMENTS_MAX = 40
+SEGMENTS_MAX = 20
 """Segments that there ever were, from which on it resizes no more: each has its files."""
 MERGE_SHARE = 0.5
 

@@ -1,6 +1,7 @@
 """Reader groups: exactly once with transactions, through crashes and resizes; what is refused."""
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -326,5 +327,44 @@ def test_names_that_no_topic_may_have_are_refused(fencelog_broker: LocalBroker) 
             log.reader_group("g", "s", start="yesterday")
         with pytest.raises(FencelogError, match="not entered"):
             await group.reader("r").next_batch()
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_reset_to_the_earliest_begins_behind_what_retention_has_deleted(
+    fencelog_broker: LocalBroker,
+) -> None:
+    # R10
+    async def scenario(log: fencelog.aio.Client) -> None:
+        await write(log, "s", ["k"], range(5))
+        group = log.reader_group("g", "s")
+        await group.create()
+        ends = await log.offsets([TopicPartition("s", i) for i in (0, 1)], "latest")
+        full = max(ends, key=lambda place: ends[place])
+        await TopicChanges(log.cluster).delete_records({full: 3})
+        await group.reset("earliest")
+        async with group.reader("r1") as reader:
+            assert await next_events(reader) == ["k:3", "k:4"]
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_reader_that_cannot_read_its_segment_ends_with_the_error(
+    fencelog_broker: LocalBroker,
+) -> None:
+    # R9: an operator has named an offset that no log can have
+    async def scenario(log: fencelog.aio.Client) -> None:
+        await write(log, "s", ["k"], range(5))
+        group = log.reader_group("g", "s")
+        async with group.reader("r1") as reader:
+            assert await next_events(reader)
+            await group.reader_offline("r1", {0: 1 << 63, 1: 1 << 63})
+        other = group.reader("r2", commit_interval_s=None)
+        await other.__aenter__()
+        with pytest.raises((OverflowError, struct.error)):
+            await asyncio.wait_for(other.next_batch(), 5)
+        await other.close()
 
     run(fencelog_broker, scenario)

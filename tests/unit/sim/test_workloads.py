@@ -32,8 +32,9 @@ pytestmark = pytest.mark.slow  # a broker process, and workloads played to their
 
 SCALE = Scale(clients=3, partitions=2, records_per_send=3, pause_s=0, key_records=30)
 FENCED = ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
-# A member's sessions and silences take long; deleted records and topics have their own checkers.
-EVERY = sorted(WORKLOADS.keys() - {"admin", "copy", "keyed", "quiet"})
+# A member's sessions and silences take long; deleted records, topics and streams have their own
+# checkers.
+EVERY = sorted(WORKLOADS.keys() - {"admin", "copy", "keyed", "quiet", "readers", "streams"})
 
 
 def final_polls(events: list[Event]) -> list[dict[str, list[list[Any]]]]:

@@ -277,8 +277,7 @@ class ClusterTopics:
         changed: list[Topic] = []
 
         def writes(stored: StoredTopic) -> list[MetadataWrite]:
-            topic = change(stored.topic)
-            changed[:] = [topic]
+            changed[:] = [topic := change(stored.topic)]
             if topic is stored.topic:
                 return []
             added = range(stored.topic.partitions, topic.partitions)
@@ -298,7 +297,8 @@ class ClusterTopics:
             await self._change_topic(name, writes)
             (topic,) = changed
             seen = self._catalog.by_id(topic.topic_id)
-            if seen is not None and topic.partitions > before:
+            # Who resizes a stream waits for its segments' leaders instead, wherever they are.
+            if seen is not None and topic.partitions > before and topic.stream is None:
                 await self.opened(seen)
             return topic
 

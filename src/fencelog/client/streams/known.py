@@ -65,9 +65,8 @@ class KnownStreams:
         """Take what a broker has described."""
         older = self.ranges(topic, topic_id)
         if older is not None and ranges is not None:
-            ranges = Ranges(topic_id, ranges.covering, {**older.known, **ranges.known}).with_newer(
-                older.covering
-            )
+            both = Ranges(topic_id, ranges.covering, {**older.known, **ranges.known})
+            ranges = both.with_newer(older.known[each.segment] for each in older.covering)
         self._known[topic] = _Known(topic_id, ranges)
 
     def learn_successors(

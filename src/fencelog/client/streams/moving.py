@@ -3,10 +3,8 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fencelog.client.streams.admin import StreamAdmin
 from fencelog.client.streams.known import Places
 from fencelog.client.streams.ranges import Ranges, successors
-from fencelog.coordination.streams.model import ENDED
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.rpc.failures import failure
 from fencelog.types import TopicId
@@ -24,14 +22,6 @@ CHANGED_TOPIC = frozenset(
     }
 )
 """After these a topic may be another one than a writer has known."""
-MISSING_SEGMENT = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-    }
-)
-"""After these a segment may be one that is sealed, and that retention has removed."""
 
 
 async def places_after(
@@ -39,12 +29,10 @@ async def places_after(
     sender: "PartitionSender",
     error: RequestError,
     sealed: SealedSegment | None,
-    *,
-    has_sent: bool,
 ) -> Places | None:
     """Return where what a sender has belongs after a refusal; None if it belongs where it is.
 
-    ``has_sent``: some of it may be stored there. Raises RequestError if nobody can be asked.
+    Raises RequestError if nobody can be asked.
     """
     topic = sender.partition.topic
     if sealed is not None and sender.topic_id is not None and sender.range is not None:
@@ -55,8 +43,6 @@ async def places_after(
         topic_id = places.topic_id if isinstance(places, Ranges) else None
         if topic_id != sender.topic_id:
             return places
-    if error.code in MISSING_SEGMENT and sender.topic_id is not None and not has_sent:
-        return await _after_deletion(cluster, sender, sender.topic_id)
     return None
 
 
@@ -72,24 +58,6 @@ def _after_seal(
         )
     cluster.learn_successors(topic, topic_id, sealed.successors)
     return following
-
-
-async def _after_deletion(
-    cluster: "Cluster", sender: "PartitionSender", topic_id: TopicId
-) -> Ranges | None:
-    """Return the successors of a segment that nobody has any more; None if it should be there.
-
-    Only where nothing was sent: the segment can no longer say what it had.
-    """
-    topic, index = sender.partition
-    described = await StreamAdmin(cluster).describe_stream(topic)
-    segment = described.stream.get(index)
-    if described.topic_id != topic_id or segment is None or segment.state not in ENDED:
-        return None
-    found = described.stream.successors(index)
-    named = [Successor(each.index, each.low, each.high) for each in found]
-    cluster.learn_successors(topic, topic_id, named)
-    return successors(topic_id, named)
 
 
 def put_in_order(sender: "PartitionSender", others: Iterable["PartitionSender"]) -> None:

@@ -4,14 +4,17 @@ What a writer knows may be older than the stream is: then a segment answers that
 which segments follow. It never becomes older again, whatever a broker answers that is behind: of
 each hash the segment with the highest index counts, because a successor's index is above those of
 its predecessors. So the records of a key are never divided by ranges older than those before.
+
+The segments that are known may be of different times, for a sealed one names its successors only:
+where one of them is known to have replaced a part of another, that other one counts for the rest.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from fencelog.coordination.streams.model import HASH_SPACE, Stream
+from fencelog.coordination.streams.model import Stream
 from fencelog.types import TopicId
 from fencelog.wire.hot import Successor
 
@@ -21,9 +24,11 @@ NO_KEYS = -1
 
 @dataclass(frozen=True)
 class Ranges:
-    """Segments whose ranges touch, in the order of their ranges.
+    """Ranges that touch, in their order.
 
-    ``known``: every segment whose range is known, those that have ended too.
+    Attributes:
+        covering: which segment each range belongs to: its whole range, or parts of it.
+        known: every segment whose range is known, those that have ended too.
     """
 
     topic_id: TopicId
@@ -54,14 +59,10 @@ class Ranges:
 
     def with_newer(self, segments: Iterable[Successor]) -> "Ranges":
         """Return what is known once these segments are known to be open, or to have been."""
-        added = list(segments)
-        known = {**self.known, **{each.segment: each for each in added}}
-        covering = _newest([*self.covering, *added])
-        changed = Ranges(self.topic_id, covering, known)
-        # Segments that do not fit leave a gap, as a merge with a segment that is not known yet:
-        # only their own ranges are learned, and each batch goes on by its answer.
-        fits = changed.covers(0, HASH_SPACE)
-        return changed if fits else Ranges(self.topic_id, self.covering, known)
+        added = {each.segment: each for each in segments}
+        known = {**self.known, **added}
+        counting = {each.segment for each in self.covering} | added.keys()
+        return Ranges(self.topic_id, _newest([known[each] for each in counting]), known)
 
 
 def ranges_of(topic_id: TopicId, stream: Stream) -> Ranges:
@@ -86,13 +87,18 @@ def median(hashes: list[int]) -> int:
 
 
 def _newest(segments: list[Successor]) -> tuple[Successor, ...]:
-    """Return the segments that none with a higher index overlaps, in the order of their ranges."""
+    """Return for each hash the segment with the highest index, as ranges in their order."""
     kept: list[Successor] = []
-    lows: list[int] = []
-    for each in sorted(set(segments), reverse=True):
-        at = bisect_left(lows, each.low)
-        is_free_below = at == 0 or kept[at - 1].high <= each.low
-        if is_free_below and (at == len(kept) or each.high <= kept[at].low):
-            kept.insert(at, each)
-            lows.insert(at, each.low)
+    for each in sorted(segments, reverse=True):
+        free_from = each.low
+        at = bisect_right(kept, free_from, key=lambda one: one.low)
+        if at:
+            free_from = max(free_from, kept[at - 1].high)
+        while free_from < each.high:
+            end = min(kept[at].low, each.high) if at < len(kept) else each.high
+            if free_from < end:
+                kept.insert(at, Successor(each.segment, free_from, end))
+                at += 1
+            free_from = kept[at].high if at < len(kept) else each.high
+            at += 1
     return tuple(kept)
