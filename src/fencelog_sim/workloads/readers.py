@@ -50,9 +50,10 @@ class Readers(Streams):
         async def is_over() -> bool:
             return stage.stopping
 
+        writer = StreamClient(stage, index, 0)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(act(stage, StreamClient(stage, index, 0)))
-            tasks.create_task(keep_resizing(stage))
+            tasks.create_task(act(stage, writer))
+            tasks.create_task(keep_resizing(stage, writer.cut))
             tasks.create_task(keep_copying(stage, f"r{index}", is_over))
 
     async def settle(self, stage: Stage) -> None:

@@ -78,6 +78,10 @@ class StreamClient:
         else:
             await self._write(transactional=self._random.random() < TRANSACTION_SHARE)
 
+    def cut(self) -> None:
+        """Close the connections, whatever is under way; the next request opens new ones."""
+        self._cluster.disconnect("cut")
+
     async def close(self) -> None:
         """Close the producers and the connections."""
         for writer in self._writers.values():

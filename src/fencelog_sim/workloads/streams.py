@@ -70,10 +70,16 @@ class Streams:
 
     async def client(self, stage: Stage, index: int) -> None:
         """Write, read and resize until the stage stops."""
+        hands = [StreamClient(stage, index, hand) for hand in range(HANDS)]
+
+        def cut() -> None:
+            for each in hands:
+                each.cut()
+
         async with asyncio.TaskGroup() as tasks:
-            for hand in range(HANDS):
-                tasks.create_task(act(stage, StreamClient(stage, index, hand)))
-            tasks.create_task(keep_resizing(stage))
+            for each in hands:
+                tasks.create_task(act(stage, each))
+            tasks.create_task(keep_resizing(stage, cut))
 
     async def settle(self, stage: Stage) -> None:
         """Read the stream once all is decided."""

@@ -134,7 +134,10 @@ class World:
     async def _run_client(self, process: Process, main: Callable[[], Main]) -> None:
         try:
             await main()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the run reports it
+        except (Exception, asyncio.CancelledError) as ended:  # noqa: BLE001 - the run reports it
+            error: BaseException = ended
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
             self.crashes.append(f"client {process.name} ended: {type(error).__name__}: {error}")
         process.alive = False
         self._ended(process)
