@@ -326,9 +326,9 @@ class Member:
             await self.commit()
 
     async def _committed(self, segment: SegmentReader) -> bool:
-        """Commit a segment's position; return whether it is this reader's still."""
+        """Commit a segment's position; return whether it is read by this reader still."""
         try:
-            await segment.commit()
+            return await segment.commit()
         except RequestError as error:
             if error.code in RETRIABLE:
                 raise
@@ -337,7 +337,6 @@ class Member:
             segment.failure = failure(ErrorCode.OWNER_FENCED, what, error.text)
             self._todo.set()
             return False
-        return True
 
     async def _complete(self) -> None:
         """Tell the group of segments that are read to their ends (R8)."""

@@ -91,6 +91,8 @@ class SegmentReader:
         self._claim: Claim | None = None
         self._producer: tuple[Producer, Sender] | None = None
         self._is_stopped = self._is_held = False
+        self._committing = asyncio.Lock()
+        """Held by who commits: of two at a time the older position could be stored last."""
         self._task = asyncio.create_task(self._run())
 
     # --- for the reader
@@ -156,14 +158,22 @@ class SegmentReader:
         """Raise OwnershipLostError if the segment is another reader's now."""
         await self._owning().check()
 
-    async def commit(self) -> None:
-        """Commit the position, if it is news. Raises RequestError."""
-        at = self.position
-        if at > self.committed and self._claim is not None:
-            place = self._place
-            connections = self._claim.connections
-            await commit(connections, place.group, place.partition, at, self._metadata)
-            self.committed = max(self.committed, at)
+    async def commit(self) -> bool:
+        """Commit the position, if it is news. Raises RequestError.
+
+        False, and nothing is committed, once it is read here no more: what was handed out is
+        forgotten then, or a transaction has perhaps committed a later position.
+        """
+        async with self._committing:
+            if self._is_stopped or self.failure is not None:
+                return False
+            at = self.position
+            if at > self.committed and self._claim is not None:
+                place = self._place
+                connections = self._claim.connections
+                await commit(connections, place.group, place.partition, at, self._metadata)
+                self.committed = max(self.committed, at)
+            return True
 
     async def producer(self) -> Producer:
         """Return the producer of the claim's transactional id; opened at the first call."""
@@ -179,17 +189,18 @@ class SegmentReader:
         at = hands[processed].offset if processed < len(hands) else self._next_offset
         place = self._place
         await producer.flush()
-        await commit_in_transaction(
-            self._owning().connections,
-            sender.enlisting(),
-            place.group,
-            place.partition,
-            at,
-            self._metadata,
-        )
-        await producer.commit()
-        self.processed(processed)
-        self.committed = max(self.committed, at)
+        async with self._committing:
+            await commit_in_transaction(
+                self._owning().connections,
+                sender.enlisting(),
+                place.group,
+                place.partition,
+                at,
+                self._metadata,
+            )
+            await producer.commit()
+            self.processed(processed)
+            self.committed = max(self.committed, at)
 
     async def abandon(self) -> None:
         """Abort the open transaction, and read again from the committed position on.

@@ -1,0 +1,130 @@
+"""Positions of reader groups that are committed twice at a time: none goes back or is skipped."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import fencelog.aio
+from fencelog.client.asynchronous import Producer
+from fencelog.client.streams import segment_reader
+from fencelog.client.streams.group_reader import GroupReader
+from fencelog.client.streams.member import Member
+from fencelog.client.streams.reader_group import ReaderGroup
+from fencelog.errors import ErrorCode, RequestError
+from fencelog.testing import LocalBroker
+from tests.support.reader_groups import crash, texts, until, write
+
+OVERTAKES_S = 0.3
+"""For so long something is given the time to overtake another; it has to wait for it instead."""
+Scenario = Callable[[fencelog.aio.Client, ReaderGroup], Awaitable[None]]
+
+
+def run(broker: LocalBroker, scenario: Scenario) -> None:
+    async def main() -> None:
+        async with await fencelog.aio.connect(broker.bootstrap) as log:
+            await log.create_stream("s", 1)
+            await log.create_topic("out")
+            await write(log, "s", ["k"], range(10))
+            await scenario(log, log.reader_group("g", "s"))
+
+    asyncio.run(main())
+
+
+def member_of(reader: GroupReader) -> Member:
+    assert reader._member is not None
+    return reader._member
+
+
+async def next_events(reader: GroupReader, most: int = 1_000) -> list[str]:
+    batch = await asyncio.wait_for(reader.next_batch(most), 20)
+    assert batch is not None
+    return texts(batch.events)
+
+
+@pytest.mark.slow
+def test_a_position_that_a_transaction_commits_is_not_put_back_meanwhile(
+    fencelog_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R6
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        in_transaction = segment_reader.commit_in_transaction
+        reader = group.reader("r1", commit_interval_s=None)
+        await reader.__aenter__()
+
+        async def overtaken(*arguments: Any) -> None:
+            await in_transaction(*arguments)
+            overtaking.append(asyncio.create_task(member_of(reader).commit()))
+            await asyncio.wait(overtaking, timeout=OVERTAKES_S)
+
+        overtaking: list[asyncio.Task[None]] = []
+        monkeypatch.setattr(segment_reader, "commit_in_transaction", overtaken)
+        assert len(await next_events(reader, 3)) == 3
+        async with reader.transaction() as transaction:
+            await transaction.send("out", b"x")
+        await asyncio.wait_for(overtaking[0], 20)
+        await crash(reader)
+        async with group.reader("r2") as other:
+            assert await next_events(other) == [f"k:{number}" for number in range(3, 10)]
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_committed_transaction_without_an_answer_keeps_its_position(
+    fencelog_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R6: the reader is left by the error, and goes offline
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        commit = Producer.commit
+
+        async def unanswered(producer: Producer) -> None:
+            await commit(producer)
+            raise RequestError(ErrorCode.NETWORK_EXCEPTION, "the answer is lost")
+
+        async def copy() -> None:
+            async with group.reader("r1", commit_interval_s=None) as reader:
+                assert len(await next_events(reader, 3)) == 3
+                async with reader.transaction() as transaction:
+                    await transaction.send("out", b"x")
+
+        monkeypatch.setattr(Producer, "commit", unanswered)
+        with pytest.raises(RequestError, match="is lost"):
+            await copy()
+        monkeypatch.undo()
+        assert texts(fencelog_broker.records("out")) == ["x"]
+        async with group.reader("r2") as other:
+            assert await next_events(other) == [f"k:{number}" for number in range(3, 10)]
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_segment_that_ends_here_is_not_committed_beyond_what_was_handed_out(
+    fencelog_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R6: the reader commits all of its segments while one of them is given away
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        async with group.reader("r1", commit_interval_s=None) as reader:
+            assert len(await next_events(reader, 3)) == 3
+            segment = member_of(reader).segments[0]
+            claim = segment._claim
+            assert claim is not None
+            release, is_let = claim.release, asyncio.Event()
+
+            async def released_later() -> None:
+                await is_let.wait()
+                await release()
+
+            monkeypatch.setattr(claim, "release", released_later)
+            ending = asyncio.create_task(segment.stop())
+            await until(segment._task.done, "it reads no more")
+            await segment.commit()
+            is_let.set()
+            await ending
+            await crash(reader)
+        async with group.reader("r2") as other:
+            assert await next_events(other) == [f"k:{number}" for number in range(10)]
+
+    run(fencelog_broker, scenario)
