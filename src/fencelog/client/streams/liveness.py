@@ -35,7 +35,8 @@ class Liveness:
         """``claims``: the group of their claims. ``declare`` is told of a name and incarnation."""
         self._ownership, self._claims = Ownership(cluster), claims
         self._me, self._state, self._declare = me, state, declare
-        self._free_since_s: dict[str, float] = {}
+        self._free: dict[str, tuple[float, int]] = {}
+        """Since when a claim has ended, and its epoch: later incarnations have other claims."""
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -52,9 +53,10 @@ class Liveness:
                     now = asyncio.get_running_loop().time()
                     for each in changed:
                         if each.state == FREE:
-                            self._free_since_s.setdefault(each.resource, now)
+                            since_s, _ = self._free.get(each.resource, (now, 0))
+                            self._free[each.resource] = since_s, each.epoch
                         else:
-                            self._free_since_s.pop(each.resource, None)
+                            self._free.pop(each.resource, None)
                     self.changed()
             except RequestError as error:
                 if error.code not in RETRIABLE:
@@ -66,7 +68,11 @@ class Liveness:
         while True:
             self._changed.clear()
             state = self._state()
-            dead = [each for each in self._free_since_s if each in state.readers]
+            dead = [
+                each
+                for each, (_, epoch) in self._free.items()
+                if each in state.readers and state.readers[each].incarnation <= epoch
+            ]
             if not dead:
                 await self._changed.wait()
                 continue
@@ -74,7 +80,10 @@ class Liveness:
             for name in dead:
                 order = detectors(state, name)
                 rank = order.index(self._me) if self._me in order else RANKS_MAX
-                if now - self._free_since_s[name] >= GRACE_S * (1 + min(rank, RANKS_MAX)):
-                    self._free_since_s[name] = now  # if it is still there then, once more
+                if name not in self._free:
+                    continue  # another one was declared meanwhile
+                since_s, epoch = self._free[name]
+                if now - since_s >= GRACE_S * (1 + min(rank, RANKS_MAX)):
+                    self._free[name] = now, epoch  # if it is still there then, once more
                     await self._declare(name, state.readers[name].incarnation)
             await asyncio.sleep(GRACE_S / 4)
