@@ -328,3 +328,22 @@ def test_names_that_no_topic_may_have_are_refused(fencelog_broker: LocalBroker) 
             await group.reader("r").next_batch()
 
     run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_reset_to_the_earliest_begins_behind_what_retention_has_deleted(
+    fencelog_broker: LocalBroker,
+) -> None:
+    # R10
+    async def scenario(log: fencelog.aio.Client) -> None:
+        await write(log, "s", ["k"], range(5))
+        group = log.reader_group("g", "s")
+        await group.create()
+        ends = await log.offsets([TopicPartition("s", i) for i in (0, 1)], "latest")
+        full = max(ends, key=lambda place: ends[place])
+        await TopicChanges(log.cluster).delete_records({full: 3})
+        await group.reset("earliest")
+        async with group.reader("r1") as reader:
+            assert await next_events(reader) == ["k:3", "k:4"]
+
+    run(fencelog_broker, scenario)

@@ -287,13 +287,7 @@ class ReaderGroup:
         if start == LATEST:
             cut: Cut = await self._newest(described)
         elif isinstance(start, str):
-            cut = cuts.earliest(described.stream)
-            gone = [
-                index
-                for index in cut
-                if described.segments[index].state is not SegmentState.DELETED
-            ]
-            cut = {**cut, **await self._offsets(described.name, gone, "earliest")}
+            cut = await self._earliest(described)
         else:
             cut = start
         cuts.check_cut(described.stream, cut)
@@ -310,10 +304,18 @@ class ReaderGroup:
                 raise cuts.CutError(f"the group has not reached checkpoint {to} as a whole")
             return found.positions
         if to == EARLIEST:
-            return cuts.earliest(described.stream)
+            return await self._earliest(described)
         if to == LATEST:
             return await self._newest(described)
         raise cuts.CutError(f"there is no checkpoint {to}")
+
+    async def _earliest(self, described: StreamDescription) -> Cut:
+        """Return the cut before which retention has deleted everything."""
+        cut = cuts.earliest(described.stream)
+        there = [
+            index for index in cut if described.segments[index].state is not SegmentState.DELETED
+        ]
+        return {**cut, **await self._offsets(described.name, there, "earliest")}
 
     async def _newest(self, described: StreamDescription) -> Cut:
         """Return the cut at the ends; no segment of it may be about to end."""
