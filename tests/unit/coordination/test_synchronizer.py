@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencelog.coordination.reader_group.replay import apply
+from fencelog.coordination.reader_group.state import EMPTY, dump, load
 from fencelog.coordination.synchronizer import replica as replicas
 from fencelog.coordination.synchronizer.records import (
     MARK,
@@ -79,6 +81,7 @@ def test_large_updates_are_compressed() -> None:
         (((UPDATE, b'[1,"me",7,1]'),), b"\xff"),
         (((UPDATE, b'[1,"me",7,1]'),), b"[" * 100_000),
         (((UPDATE, b'[2,"me",7,1]'),), b"1"),
+        (((UPDATE, b'[1,"me",Infinity,1]'),), b"1"),
         (((MARK, b'[1,"me",7,1]'),), b"1"),
         ((("other", b'[1,"me",7,1]'),), b"1"),
     ],
@@ -187,6 +190,13 @@ def test_an_update_of_another_state_is_an_error_that_names_the_offset() -> None:
         copy.replay(read(encode_updates(ME, ["x"], 0), 6), 7, 0)
     with pytest.raises(TypeError):
         copy.prepare(["x"])
+
+
+def test_an_update_that_no_number_can_hold_does_not_belong_to_a_reader_group() -> None:
+    groups = Schema(initial=EMPTY, apply=apply, dump=dump, load=load)
+    created = b'["created",["s","00","earliest",null],Infinity,[[0,0]]]'
+    with pytest.raises(SynchronizerError, match="update at offset 3 of state-0 does not belong"):
+        Replica(PLACE, groups).replay([plain(((UPDATE, b'[1,"me",7,1]'),), created)], 4, 0)
 
 
 def test_the_writers_that_wrote_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -111,7 +111,7 @@ def decode(partition: TopicPartition, record: Record) -> Update | Mark:
                 for w, i, n, at in value["writers"]
             )
             return Mark(identity, value["state"], known)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise foreign(partition, record.offset, str(error)) from error
     if (name, version) != (UPDATE, VERSION):
         raise foreign(partition, record.offset, f"its header is {name[:40]}, version {version}")

@@ -164,7 +164,7 @@ class Replica(Generic[S]):
                 raise self._incomplete()
             else:
                 self._update(found.identity, found.value, record.offset)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise _unreadable(self._partition, record.offset, error) from error
 
     def _mark(self, mark: Mark, offset: int) -> None:
