@@ -1,6 +1,7 @@
 """Reader groups: exactly once with transactions, through crashes and resizes; what is refused."""
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -345,5 +346,25 @@ def test_a_reset_to_the_earliest_begins_behind_what_retention_has_deleted(
         await group.reset("earliest")
         async with group.reader("r1") as reader:
             assert await next_events(reader) == ["k:3", "k:4"]
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_reader_that_cannot_read_its_segment_ends_with_the_error(
+    fencelog_broker: LocalBroker,
+) -> None:
+    # R9: an operator has named an offset that no log can have
+    async def scenario(log: fencelog.aio.Client) -> None:
+        await write(log, "s", ["k"], range(5))
+        group = log.reader_group("g", "s")
+        async with group.reader("r1") as reader:
+            assert await next_events(reader)
+            await group.reader_offline("r1", {0: 1 << 63, 1: 1 << 63})
+        other = group.reader("r2", commit_interval_s=None)
+        await other.__aenter__()
+        with pytest.raises((OverflowError, struct.error)):
+            await asyncio.wait_for(other.next_batch(), 5)
+        await other.close()
 
     run(fencelog_broker, scenario)

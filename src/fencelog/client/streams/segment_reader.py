@@ -252,7 +252,7 @@ class SegmentReader:
                 if error.code not in RETRIABLE:
                     self.failure = error
                 await backoff.wait(Deadline(60.0))
-            except FencelogError as error:
+            except Exception as error:  # noqa: BLE001 - nobody would be told of it otherwise
                 self.failure = error
             else:
                 return
