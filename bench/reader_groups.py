@@ -69,7 +69,7 @@ async def measure_balance(report: Report, log: Client) -> None:
         async with asyncio.TaskGroup() as tasks:
             for each in found:
                 tasks.create_task(stack.enter_async_context(each))
-        tasks_of = [asyncio.create_task(read(each)) for each in found]
+        reading = [asyncio.create_task(read(each)) for each in found]
         took_s = await until(lambda: has_all(found, segments)) - begun
         what = f"{readers} readers, {segments:,} segments"
         report.add(Figure(name=f"{what}: balanced", value=took_s, unit="s"))
@@ -88,9 +88,9 @@ async def measure_balance(report: Report, log: Client) -> None:
         )
         size_kib = memory(found[0].state)
         report.add(Figure(name="memory of the state", value=size_kib, unit="KiB"))
-        for each in tasks_of:
-            each.cancel()
-        await asyncio.wait(tasks_of)
+        for task in reading:
+            task.cancel()
+        await asyncio.wait(reading)
 
 
 def memory(state: GroupState) -> float:

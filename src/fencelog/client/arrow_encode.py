@@ -28,13 +28,15 @@ from fencelog.wire.compression import compress
 ENCODE_BYTES_MAX = 512 << 20
 """A larger Arrow batch is halved, so that every column fits 32-bit offsets."""
 
-HASHES_MAX = 1_024
+HASHES_MAX = 256
 """Of a larger batch the median of this many hashes is taken, of rows at equal distances."""
 
 COLUMNS = frozenset(("key", "value", "topic", "partition", "headers", "timestamp"))
 _NO_BYTES = np.empty(0, np.uint8)
 _NO_INT32 = np.empty(0, np.int32)
 _NO_INT64 = np.empty(0, np.int64)
+_BUCKETS = np.arange(kernel_encode.BUCKETS, dtype=np.int64) << kernel_encode.BUCKET_SHIFT
+"""The first hash of each."""
 Int32 = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
 
@@ -86,6 +88,17 @@ class _Plan:
             if isinstance(each, Ranges):
                 lows[base : base + len(each.lows)] = each.lows
         return lows
+
+    @cached_property
+    def firsts(self) -> Int32:
+        """For each topic, of a stream, the range with the first hash of each bucket."""
+        if not self.lows.size:
+            return _NO_INT32
+        firsts = np.zeros((len(self.places), kernel_encode.BUCKETS), np.int32)
+        for row, each in zip(firsts, self.places, strict=True):
+            if isinstance(each, Ranges):
+                row[:] = np.searchsorted(each.lows, _BUCKETS, side="right") - 1
+        return firsts.ravel()
 
     def at(self, group: int) -> tuple[TopicPartition, Ranges | None]:
         """Return a group's partition, and the ranges of its stream."""
@@ -206,7 +219,8 @@ class Encoder:
         sticky = (self._turn % plan.sizes).astype(np.int32)
         done = kernel_encode.partition(
             batch.num_rows, key.present, key.offsets, key.data, key.valid, topic_of, plan.sizes,
-            plan.bases, explicit, explicit_valid, sticky, plan.lows, hashes, groups,
+            plan.bases, explicit, explicit_valid, sticky, plan.lows, plan.firsts,
+            hashes, groups,
         )  # fmt: skip
         if done < 0:
             row = -1 - done

@@ -37,6 +37,9 @@ from fencelog.client.kernel import (
     store_byte,
 )
 
+BUCKETS = 1 << 10
+BUCKET_SHIFT = 31 - 10
+"""A hash without its sign bit, shifted so, is the bucket that it is in."""
 BAD_ROW = -1
 NO_ROOM = -2
 """Negative results of `encode` and `partition`; BAD_ROW: an Arrow offset is outside its data."""
@@ -81,24 +84,10 @@ def _murmur2(at: int, size: int) -> Any:
     return numba.int64(numba.uint32(h ^ (h >> numba.uint32(15))))
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _range_of(lows: int, count: int, key_hash: int) -> int:
-    """The last of ``count`` ascending int32 at an address that a hash is not below.
-
-    Without branches that depend on the hash, which no processor could predict.
-    """
-    at = 0
-    while count > 1:
-        half = count >> 1
-        at += half * numba.int64(load_int32(lows + 4 * (at + half)) <= key_hash)
-        count -= half
-    return at
-
-
 @compiled(
     I64(
         I64, types.boolean, INT32_IN, BYTES_IN, BYTES_IN, INT32_IN, INT32_IN, INT32_IN,
-        INT32_IN, BYTES_IN, INT32_IN, INT32_IN, INT32, INT32,
+        INT32_IN, BYTES_IN, INT32_IN, INT32_IN, INT32_IN, INT32, INT32,
     )
 )  # fmt: skip
 def partition(
@@ -114,6 +103,7 @@ def partition(
     explicit_valid: Any,
     sticky: Any,
     lows: Any,
+    firsts: Any,
     hashes: Any,
     groups: Any,
 ) -> int:
@@ -124,8 +114,9 @@ def partition(
     nulls (``…_valid``). Returns rows, or -1 - the row whose topic, partition or key is impossible.
 
     ``lows``: for each group the first hash of its range, if its topic is a stream, else -1; then
-    a row may not name its partition, and its hash, or -1 without a key, goes to ``hashes``. Empty
-    where no topic is a stream.
+    a row may not name its partition, and its hash, or -1 without a key, goes to ``hashes``.
+    ``firsts``: for each topic where the range with the first hash of each of BUCKETS equal parts
+    is among its ranges, so that few are compared. All three are empty where no topic is a stream.
     """
     keys = address(key_offsets) if has_keys else 0
     keys_valid = address(key_valid) if key_valid.size else 0
@@ -149,7 +140,10 @@ def partition(
             key_hash = _murmur2(key_from + start, size) & 0x7FFFFFFF
             if is_stream:
                 hashes[row] = key_hash
-                chosen = _range_of(address(lows) + 4 * group_bases[topic], count, key_hash)
+                base = group_bases[topic]
+                chosen = numba.int64(firsts[topic * BUCKETS + (key_hash >> BUCKET_SHIFT)])
+                while chosen + 1 < count and lows[base + chosen + 1] <= key_hash:
+                    chosen += 1
             else:
                 chosen = key_hash % count
         else:

@@ -150,7 +150,7 @@ def test_a_row_that_has_no_partition_is_named_by_its_number(row: int, wrong: dic
     done = kernel_encode.partition(
         4, True, key_offsets, np.zeros(4, np.uint8), np.empty(0, np.uint8),
         columns["topic_of"], bases[1:], bases, columns["explicit"], np.empty(0, np.uint8),
-        np.zeros(1, np.int32), none, np.empty(0, np.int32), np.empty(4, np.int32),
+        np.zeros(1, np.int32), none, none, np.empty(0, np.int32), np.empty(4, np.int32),
     )  # fmt: skip
     assert done == -1 - row
 

@@ -1,4 +1,4 @@
-"""Positions of reader groups that are committed twice at a time: none goes back, none is skipped."""
+"""Positions that two commits of a reader group change at a time: none goes back or is skipped."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -119,7 +119,7 @@ def test_a_segment_that_ends_here_is_not_committed_beyond_what_was_handed_out(
 
             monkeypatch.setattr(claim, "release", released_later)
             ending = asyncio.create_task(segment.stop())
-            await until(lambda: segment._task.done(), "it reads no more")
+            await until(segment._task.done, "it reads no more")
             await segment.commit()
             is_let.set()
             await ending

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencelog.coordination.synchronizer import replica as replicas
 from fencelog.coordination.reader_group.replay import apply
 from fencelog.coordination.reader_group.state import EMPTY, dump, load
+from fencelog.coordination.synchronizer import replica as replicas
 from fencelog.coordination.synchronizer.records import (
     MARK,
     UPDATE,

@@ -46,9 +46,9 @@ from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
 from fencelog.types import TopicId, TopicPartition
 
-SETTLE_S = 0.3
+SETTLE_S = 1.0
 """After a reader has joined others may follow: meanwhile nobody takes more than a first segment."""
-SETTLE_MAX_S = 5.0
+SETTLE_MAX_S = 10.0
 """They may follow for ever: that holds nobody up for longer."""
 TAKE_MAX = 1_000
 IDLE_S = 5.0
