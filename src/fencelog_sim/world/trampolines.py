@@ -1,4 +1,4 @@
-"""Virtual time, and seeded randomness, for libraries that take theirs from the standard library.
+"""Virtual time, seeded randomness and process numbers, for what asks the standard library.
 
 Installed once, before such a library is imported, since it may bind ``time.time`` at import. While
 a simulated loop runs, the functions answer from it; at any other time they are the real ones.
@@ -10,7 +10,7 @@ import random
 import time
 import uuid
 
-from fencelog_sim.world.loop import SimLoop
+from fencelog_sim.world.loop import SimLoop, current_process
 
 EPOCH_S = 1_800_000_000.0
 """The time of day at which each run starts."""
@@ -21,6 +21,7 @@ _real_monotonic = time.monotonic
 _real_monotonic_ns = time.monotonic_ns
 _real_perf_counter = time.perf_counter
 _real_urandom = os.urandom
+_real_getpid = os.getpid
 
 
 def install() -> None:
@@ -35,6 +36,7 @@ def install() -> None:
     time.monotonic_ns = _monotonic_ns
     time.perf_counter = _perf_counter
     os.urandom = _urandom
+    os.getpid = _getpid
     uuid.uuid4 = _uuid4
 
 
@@ -75,6 +77,12 @@ def _perf_counter() -> float:
 
 def _urandom(size: int) -> bytes:
     return _real_urandom(size) if _loop() is None else random.randbytes(size)
+
+
+def _getpid() -> int:
+    """Of the simulated process: a claim's holder is named after it."""
+    process = None if _loop() is None else current_process.get(None)
+    return _real_getpid() if process is None else process.number
 
 
 def _uuid4() -> uuid.UUID:
