@@ -23,7 +23,7 @@ from fencelog_sim.workloads.streams import Streams, act
 from fencelog_sim.workloads.topics import ensure_topic
 
 PARTITIONS = [TopicPartition(OUTPUT, 0), TopicPartition(OUTPUT, 1)]
-COPY_S = 90.0
+COPY_S = 140.0
 """How long a last reader may take for what is left, once nothing disturbs it."""
 COUNT_EVERY_S = 1.0
 
@@ -70,7 +70,7 @@ class Readers(Streams):
             return sum(map(len, rows.values())) >= count or stage.now() > ends_at
 
         try:
-            await keep_copying(stage, "last", is_copied)
+            await keep_copying(stage, "last", is_copied, is_last=True)
             await come_to_rest(stage, cluster, PARTITIONS)
             rows = await insist(stage, "read of the copy", lambda: _read_copy(cluster))
             for partition, found in rows.items():

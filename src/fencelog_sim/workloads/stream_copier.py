@@ -17,6 +17,7 @@ OUTPUT = "streams-copied"
 FAILED: tuple[type[Exception], ...] = (FencelogError, *ERRORS)
 """What a reader may meet: it is offline, its segment is another's, its broker is away."""
 LEASES_S = (0.6, 2.0)
+LAST_LEASE_S = 10.0
 WINDOW_S = 0.3
 BATCH_EVENTS = 5
 LEAVE_SHARE = 0.1
@@ -29,9 +30,14 @@ class _GivenUpError(FencelogError):
     """The transaction is to be aborted."""
 
 
-async def keep_copying(stage: Stage, name: str, until: Callable[[], Awaitable[bool]]) -> None:
-    """Copy as one reader of the group, which leaves and joins, until something is so."""
-    copying = asyncio.create_task(_copy_again_and_again(stage, name))
+async def keep_copying(
+    stage: Stage, name: str, until: Callable[[], Awaitable[bool]], *, is_last: bool = False
+) -> None:
+    """Copy as one reader of the group, which leaves and joins, until something is so.
+
+    ``is_last``: it stays, and gives nothing up.
+    """
+    copying = asyncio.create_task(_copy_again_and_again(stage, name, is_last=is_last))
     try:
         while not await until():  # noqa: ASYNC110 - the time is virtual
             await asyncio.sleep(LOOK_S)
@@ -42,20 +48,20 @@ async def keep_copying(stage: Stage, name: str, until: Callable[[], Awaitable[bo
         raise error
 
 
-async def _copy_again_and_again(stage: Stage, name: str) -> None:
+async def _copy_again_and_again(stage: Stage, name: str, *, is_last: bool) -> None:
     while True:
         try:
             async with Client(options_of(stage)) as client:
                 group = client.reader_group(GROUP, NAME)
-                lease_s = stage.random.choice(LEASES_S)
+                lease_s = LAST_LEASE_S if is_last else stage.random.choice(LEASES_S)
                 reader = group.reader(name, lease_s=lease_s, window_s=WINDOW_S)
                 async with reader:
-                    await _copy(stage, reader)
+                    await _copy(stage, reader, is_last=is_last)
         except FAILED:
             await asyncio.sleep(RETRY_S)
 
 
-async def _copy(stage: Stage, reader: GroupReader) -> None:
+async def _copy(stage: Stage, reader: GroupReader, *, is_last: bool) -> None:
     """Copy until it is time to leave. Raises one of FAILED."""
     random = stage.random
     async for batch in reader.batches(BATCH_EVENTS):
@@ -68,8 +74,11 @@ async def _copy(stage: Stage, reader: GroupReader) -> None:
                         key=event.key,
                         timestamp_ms=int(stage.now() * 1000),
                     )
-                _give_up(random)
+                if not is_last:
+                    _give_up(random)
         except _GivenUpError:
+            continue
+        if is_last:
             continue
         if random.random() < LEAVE_SHARE:
             return
