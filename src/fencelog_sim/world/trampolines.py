@@ -10,6 +10,7 @@ import random
 import time
 import uuid
 
+from fencelog.client.streams import synchronizer
 from fencelog_sim.world.loop import SimLoop, current_process
 
 EPOCH_S = 1_800_000_000.0
@@ -38,6 +39,8 @@ def install() -> None:
     os.urandom = _urandom
     os.getpid = _getpid
     uuid.uuid4 = _uuid4
+    # ``datetime`` reads the clock by itself, and is no attribute that can be replaced.
+    synchronizer._now_ms = _now_ms
 
 
 def seed(of: str) -> None:
@@ -53,6 +56,10 @@ def _loop() -> SimLoop | None:
 def _time() -> float:
     loop = _loop()
     return _real_time() if loop is None else EPOCH_S + loop.time()
+
+
+def _now_ms() -> int:
+    return int(_time() * 1000)
 
 
 def _time_ns() -> int:

@@ -158,7 +158,8 @@ def _created(broker: Broker, topic: NewTopic, topic_id: TopicId) -> CreatableTop
         replication_factor=_replication_factor(broker, topic, topic_id),
         configs=[
             CreatableTopicConfigs(name=key, value=value.text, config_source=value.source)
-            for key in TOPIC_KEYS.keys() - STREAM_KEYS
+            for key in TOPIC_KEYS
+            if key not in STREAM_KEYS
             for value in broker.settings.values(key, topic.settings)[:1]
         ],
     )
