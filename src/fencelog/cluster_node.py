@@ -168,6 +168,7 @@ class ClusterMember:
         self._leaders = ClusterLeaders(
             local, self._peers, self.catalog, self.placement, self._metadata
         )
+        self._leaders.open_internal = self.open_internal
         return self._leaders
 
     @property

@@ -7,7 +7,7 @@ import pytest
 
 from fencelog.broker.coordinators.leaders import Verified
 from fencelog.broker.coordinators.outcomes import OpenOn
-from fencelog.broker.metadata.catalog import GROUP_TOPIC
+from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
 from fencelog.broker.peers.identity import Lane, connection_number, lane_of
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.outcome import TransactionOutcome
@@ -15,6 +15,7 @@ from fencelog.coordination.ownership.model import NO_FENCE, OwnAnswer
 from fencelog.coordination.transaction.state import ClientVersion, ProducerIdAndEpoch
 from fencelog.errors import (
     ErrorCode,
+    NotCoordinatorError,
     NotLeaderError,
     RequestError,
 )
@@ -440,6 +441,16 @@ async def test_owners_are_told_to_logs_groups_and_producers_elsewhere(world: Wor
         async with remote_leaders(node) as (_, leaders):
             assert await leaders.own_partition(NAME, owner) == 0
             assert await leaders.own_commits("g", {}) is False  # there is no topic yet
+            used: list[tuple[str, int]] = []
+
+            async def open_internal(topic_name: str, index: int) -> None:
+                used.append((topic_name, index))
+                raise NotCoordinatorError("another broker leads it")
+
+            leaders.open_internal = open_internal
+            assert await leaders.own_commits("g", {}) is False
+            assert await leaders.own_producers("a", owner) is False
+            assert used == [(GROUP_TOPIC, 0), (TRANSACTION_TOPIC, 0)], "a claim may use them first"
             await node.groups.shard_of("g")
             assert await leaders.own_commits("g", {NAME: owner._replace(group="g")}) is True
             assert (await leaders.offsets_partition("g")).topic == GROUP_TOPIC

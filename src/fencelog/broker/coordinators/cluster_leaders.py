@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from fencelog.broker.background import Background
 from fencelog.broker.coordinators.attached_claims import AttachedClaims
@@ -95,6 +96,14 @@ class Peers(Protocol):
         ...
 
 
+OpenInternal: TypeAlias = Callable[[str, int], Awaitable[object]]
+
+
+async def not_opened(topic_name: str, index: int) -> object:
+    """Create no topic. Raises NotLeaderError."""
+    raise NotLeaderError(f"nobody creates {topic_name}-{index} here")
+
+
 class _Leader(NamedTuple):
     """Who leads a partition, by what this broker has heard."""
 
@@ -136,6 +145,8 @@ class ClusterLeaders:
         self._queued: dict[NodeId, list[_Marking]] = {}
         self._background = Background()
         self._attached = AttachedClaims(self._may_attach, local.has_connections, local.sever)
+        self.open_internal: OpenInternal = not_opened
+        """Creates an internal topic that nobody has used yet; raises NotLeaderError."""
 
     # -- partitions ----------------------------------------------------------------------------
 
@@ -354,7 +365,7 @@ class ClusterLeaders:
             ],
         )
         try:
-            target = self._coordinator(GROUP_TOPIC, group)
+            target = await self._first_coordinator(GROUP_TOPIC, group)
             if target == self._placement.node_id:
                 return await self._local.own_commits(group, owners)
             await self._ask(target, request, BrokerOwnCommitsResponse)
@@ -368,7 +379,8 @@ class ClusterLeaders:
         assert owner.transactional_id is not None, owner
         request = BrokerOwnProducersRequest(key=key, owner=OwnerOfProducers(**owner._asdict()))
         try:
-            target = self._coordinator(TRANSACTION_TOPIC, coordinated_by(owner.transactional_id))
+            coordinated = coordinated_by(owner.transactional_id)
+            target = await self._first_coordinator(TRANSACTION_TOPIC, coordinated)
             if target == self._placement.node_id:
                 return await self._local.own_producers(key, owner)
             await self._ask(target, request, BrokerOwnProducersResponse)
@@ -421,6 +433,17 @@ class ClusterLeaders:
         if state is None:
             return _Leader(NO_LEADER, topic.topic_id, LeaderEpoch(-1))
         return _Leader(state.leader, topic.topic_id, state.leader_epoch)
+
+    async def _first_coordinator(self, topic_name: str, key: str) -> NodeId:
+        """Return the broker that has a shard; creates its topic, which a claim may be first to use.
+
+        Raises NotLeaderError.
+        """
+        if self._catalog.get(topic_name) is None:
+            # Led elsewhere or not known yet: what matters is that it is created.
+            with suppress(NotLeaderError):
+                await self.open_internal(topic_name, 0)
+        return self._coordinator(topic_name, key)
 
     def _coordinator(self, topic_name: str, key: str) -> NodeId:
         """Return the broker that has a shard. Raises NotLeaderError if it is not known."""
