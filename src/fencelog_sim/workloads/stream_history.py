@@ -27,7 +27,6 @@ UNEXPLAINED = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
         ErrorCode.SEGMENT_SEALED,
         ErrorCode.POLICY_VIOLATION,
-        ErrorCode.INVALID_TXN_STATE,
         ErrorCode.INVALID_REQUEST,
     }
 )
