@@ -37,7 +37,7 @@ from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.metadata.catalog import (
     Catalog,
 )
-from fencelog.broker.metadata.placement import LeaderElections, Placement
+from fencelog.broker.metadata.placement import LeaderElections, LowWatermarks, Placement
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.streams import Streams
 from fencelog.broker.metadata.topic_changes import TopicChanges
@@ -49,7 +49,6 @@ from fencelog.broker.partitions.log_cleaner import LogCleaner
 from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
-from fencelog.broker.replicas.low_watermarks import LowWatermarks
 from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard

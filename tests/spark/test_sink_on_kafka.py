@@ -26,7 +26,7 @@ def test_a_batch_is_written_once_and_as_a_whole(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encode, "INLINE_BYTES_MAX", 100_000)
-    writing.check(sink.options, streaming=True)
+    writing.check(sink.options, (), streaming=True)
     values = [f"{number:06d}" for number in range(50_000)]
     for run in ("1", "2"):
         staged = sink.stage(sink.batch(0, run), *values)

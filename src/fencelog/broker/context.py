@@ -15,7 +15,7 @@ from fencelog.broker.coordinators.stream_sealer import StreamSealer
 from fencelog.broker.coordinators.writer_connections import WriterConnections
 from fencelog.broker.fetching.sessions import FetchSessions
 from fencelog.broker.metadata.catalog import Catalog
-from fencelog.broker.metadata.placement import LeaderElections, Placement
+from fencelog.broker.metadata.placement import LeaderElections, LowWatermarks, Placement
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.streams import Streams
 from fencelog.broker.metadata.topic_changes import TopicChanges
@@ -25,7 +25,6 @@ from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.decompression import Decompression
 from fencelog.broker.partitions.log_manager import LogManager
-from fencelog.broker.replicas.low_watermarks import LowWatermarks
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.transaction.shard import TransactionShard

@@ -1,6 +1,6 @@
 """The offset at which each leader epoch began (F7), as in Kafka's checkpoint."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable
 from operator import attrgetter
 
@@ -27,7 +27,7 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> tuple[EpochStart, ...]:
-        """All epochs that are known, oldest first; two may have ended by the log start."""
+        """All epochs that have records, oldest first."""
         return tuple(self._entries)
 
     def begin(self, epoch: LeaderEpoch, offset: Offset) -> None:
@@ -60,11 +60,9 @@ class LeaderEpochs:
         return epoch < known or (epoch > known and later < len(self._entries))
 
     def truncate_start(self, log_start: Offset) -> None:
-        """Forget epochs that no follower at the log's new start, or above it, can end in.
-
-        The epoch of the last record below it stays: a follower that ends there has the same records
-        only if it has that epoch. So does the one before: where the log start is inside a batch, a
-        replica may begin with that batch, and another one may end where it does.
-        """
-        held = bisect_left(self._entries, log_start, key=_offset_of) - 1
-        del self._entries[: max(held - 1, 0)]
+        """Forget epochs that end at or before the log's new start."""
+        keep = max(bisect_right(self._entries, log_start, key=_offset_of) - 1, 0)
+        if keep or (self._entries and self._entries[0].offset < log_start):
+            first = self._entries[keep]
+            start = max(first.offset, log_start)
+            self._entries[: keep + 1] = [EpochStart(first.epoch, Offset(start))]

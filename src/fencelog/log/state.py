@@ -218,8 +218,7 @@ class LogState:
     def epochs_before(self, first: Offset) -> tuple[EpochStart, ...]:
         """Return the leader epochs that began up to ``first``, as ``snapshot_before`` has it.
 
-        Some checkpoints have that of the log start from there on only (Kafka's do): it began with
-        its batch or before.
+        That of the log start may be known from there on only, and began with its batch or before.
         """
         begun = (each for each in self.epochs.entries if each.offset <= self.log_start)
         return tuple(EpochStart(each.epoch, min(each.offset, first)) for each in begun)
@@ -246,7 +245,7 @@ class LogState:
             self.transactions.begin(producer_id, first_offset)
 
     def advance_start(self, log_start: Offset) -> None:
-        """Raise the log start; forget what ended before it of epochs and aborted transactions."""
+        """Raise the log start; forget epochs and aborted transactions that end before it."""
         self.log_start = log_start
         self.epochs.truncate_start(log_start)
         self.transactions.truncate_start(log_start)

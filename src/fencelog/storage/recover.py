@@ -127,9 +127,6 @@ class Recovery:
         if loaded is None:
             await self._remove_side_files()
             loaded = Recovered(self._builder(), base_offsets, {})
-            # No batch says in which epochs those were written that were deleted.
-            older = (each for each in epochs.entries if each.offset < base_offsets[0])
-            loaded.builder.restore_leader_epochs(older)
         return await self._recover(loaded, epochs)
 
     async def _resume_point(

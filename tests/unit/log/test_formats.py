@@ -8,6 +8,7 @@ from crc32c import crc32c
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.index import OffsetIndex, TimeIndex
+from fencelog.log.leader_epochs import LeaderEpochs
 from fencelog.log.producers import Producers
 from fencelog.log.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from fencelog.log.values import AbortedTransaction, EpochStart
@@ -197,6 +198,26 @@ def test_transaction_index_entries_have_kafkas_form() -> None:
 def test_a_damaged_transaction_index_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptionError):
         layout.decode_aborted(data)
+
+
+# Leader epochs
+
+
+@pytest.mark.parametrize(
+    ("start", "entries"),
+    [
+        (5, [(1, 5), (3, 9)]),
+        (7, [(1, 7), (3, 9)]),
+        (9, [(3, 9)]),
+        (12, [(3, 12)]),
+    ],
+)
+def test_epochs_below_the_log_start_are_forgotten(
+    start: int, entries: list[tuple[int, int]]
+) -> None:
+    epochs = LeaderEpochs([EpochStart(1, 5), EpochStart(3, 9)])
+    epochs.truncate_start(start)
+    assert list(epochs.entries) == entries
 
 
 # Producer snapshot

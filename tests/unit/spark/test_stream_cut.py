@@ -160,6 +160,9 @@ class History(RuleBasedStateMachine):
             self.view = self.stream
         view = self.view
         found = begin(view, cut_of(view, self.positions), self.log_starts())
+        if found.unknown:  # deleted since it was looked at
+            self.view = view = self.stream
+            found = begin(view, cut_of(view, self.positions), self.log_starts())
         assert (found.gone, found.unknown) == ((), frozenset())
         ends = dict(available(view, found.cut, self.readable(found.cut)))
         if limit is not None:

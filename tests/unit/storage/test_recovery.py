@@ -7,7 +7,6 @@ import pytest
 from fencelog.errors import CorruptionError, ExhaustedError, StorageError
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
-from fencelog.types import Offset
 from fencelog.wire.batch import iterate
 from fencelog_sim.world.disk import Loss, SimDisk
 from fencelog_sim.world.gate import Fault
@@ -340,23 +339,6 @@ def test_segments_below_the_log_start_that_a_crash_left_are_removed() -> None:
         assert again.log.log_start_offset == start
         assert again.log.segment_base_offsets == world.log.segment_base_offsets[2:]
         assert FIRST.split("/")[1] not in await world.disk.list(DIRECTORY)
-
-    run(scenario())
-
-
-def test_the_epoch_of_what_was_deleted_last_is_known_without_its_batches() -> None:  # F7
-    async def scenario() -> None:
-        world = await World.create()
-        for epoch in range(12):
-            world.log.lead(epoch)
-            world.append_values(b"x" * 300)
-        await world.flush()
-        start = Offset(world.log.segment_base_offsets[2])
-        assert len(world.log.advance_start(start)) == 2
-        again = await World.recover(world.disk, log_start=start, leader_epoch=11)
-        assert again.log.segment_base_offsets[0] == start
-        assert again.log._state.epochs.entries == world.log._state.epochs.entries
-        assert again.log.end_of_epoch(start - 1) == (start - 1, start)
 
     run(scenario())
 

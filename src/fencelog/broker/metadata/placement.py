@@ -1,12 +1,13 @@
 """What a broker of a cluster knows of the others: who is alive, who holds and leads what."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol
 
+from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.controller.model import PartitionState, Registration
-from fencelog.errors import RequestError
-from fencelog.types import NodeId, TopicId
+from fencelog.errors import ErrorCode, RequestError
+from fencelog.types import NodeId, Offset, TopicId
 
 
 class Placement(Protocol):
@@ -54,3 +55,17 @@ class LeaderElections(Protocol):
 
         ``node``: which replica an unclean election elects, None for the first live one.
         """
+
+
+class LowWatermarks(Protocol):
+    """Where the logs of the in-sync replicas begin, of the partitions that this broker leads."""
+
+    async def reached(
+        self, offsets: Mapping[Partition, Offset], timeout_s: float
+    ) -> dict[Partition, ErrorCode]:
+        """Return once all in-sync replicas of each partition begin at its offset or above.
+
+        REQUEST_TIMED_OUT where they do not in time, NOT_LEADER_OR_FOLLOWER where this broker leads
+        the partition no more. Nothing is taken back then.
+        """
+        ...
