@@ -61,7 +61,7 @@ async def test_a_leader_whose_disk_fails_leaves_the_leadership_to_another_and_is
         failed = cluster.partition(1)
         cluster.lead(2, isr=(NodeId(2), NodeId(3)))
         await until(lambda: cluster.leads(2, 2))
-        assert not cluster.hosts[NodeId(1)].led.all()
+        await until(lambda: not cluster.hosts[NodeId(1)].led.all())
         cluster.hosts[NodeId(2)].produce(b"b")
         await until(lambda: cluster.state().isr == (1, 2, 3))
         assert cluster.partition(1) is not failed
