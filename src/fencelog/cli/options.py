@@ -34,6 +34,13 @@ PropertyOption = Annotated[
         "-X", metavar="KEY=VALUE", help="A client property, with librdkafka's name; repeatable."
     ),
 ]
+CountOption = Annotated[
+    int | None, typer.Option("-c", "-n", "--num", min=1, help="Stop after this many records.")
+]
+RecordFormatOption = Annotated[
+    str,
+    typer.Option("-f", "--format", help="json, or a format string: '%k %v %o %p %t %T %h\\n'."),
+]
 FormatOption = Annotated[
     Format | None,
     typer.Option("--format", help="Output format. Default: table on a terminal, else json."),

@@ -10,8 +10,10 @@ from fencelog.cli import stream_group
 from fencelog.cli.options import (
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
+    CountOption,
     FormatOption,
     PropertyOption,
+    RecordFormatOption,
     connection,
 )
 from fencelog.cli.output import (
@@ -242,19 +244,14 @@ def read(
             show_default="host and process",
         ),
     ] = None,
-    count: Annotated[
-        int | None, typer.Option("-c", "-n", "--num", min=1, help="Stop after this many records.")
-    ] = None,
+    count: CountOption = None,
     exit_at_end: Annotated[
         bool,
         typer.Option(
             "-e", "--exit", help="Stop when the group has read to the present end of the stream."
         ),
     ] = False,
-    record_format: Annotated[
-        str,
-        typer.Option("-f", "--format", help="json, or a format string: '%k %v %o %p %t %T %h\\n'."),
-    ] = "json",
+    record_format: RecordFormatOption = "json",
     isolation: Annotated[
         str,
         typer.Option(help="transactional (read_committed) or replicated (read_uncommitted)."),

@@ -8,8 +8,10 @@ import typer
 from fencelog.cli.options import (
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
+    CountOption,
     FormatOption,
     PropertyOption,
+    RecordFormatOption,
     connection,
     key_values,
 )
@@ -342,16 +344,11 @@ def consume(
             "-o", "--offset", help="Where to start: beginning, end, N, -N (from the end) or @TIME."
         ),
     ] = "beginning",
-    count: Annotated[
-        int | None, typer.Option("-c", "-n", "--num", min=1, help="Stop after this many records.")
-    ] = None,
+    count: CountOption = None,
     exit_at_end: Annotated[
         bool, typer.Option("-e", "--exit", help="Stop at the present end of the topic.")
     ] = False,
-    record_format: Annotated[
-        str,
-        typer.Option("-f", "--format", help="json, or a format string: '%k %v %o %p %t %T %h\\n'."),
-    ] = "json",
+    record_format: RecordFormatOption = "json",
     isolation: Annotated[
         str,
         typer.Option(help="transactional (read_committed), replicated (read_uncommitted) or tail."),
