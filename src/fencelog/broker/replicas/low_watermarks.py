@@ -52,11 +52,7 @@ class LowWatermarks:
     async def reached(
         self, offsets: Mapping[Partition, Offset], timeout_s: float
     ) -> dict[Partition, ErrorCode]:
-        """Return once all in-sync replicas of each partition begin at its offset or above.
-
-        REQUEST_TIMED_OUT where they do not in time, NOT_LEADER_OR_FOLLOWER where this broker leads
-        the partition no more. Nothing is taken back then.
-        """
+        """See ``LowWatermarks`` of ``placement``."""
         leaderships = {led.partition: led for led in self._led.all()}
         found = dict.fromkeys(offsets, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         waits: dict[Partition, _Wait] = {}
