@@ -111,6 +111,9 @@ class Cluster:
         self._opened = opened
         self._connections: dict[tuple[Address, Lane], Connection] = {}
         self._opening: dict[tuple[Address, Lane], asyncio.Lock] = {}
+        self._disconnected: str | None = None
+        """Why all connections were closed last."""
+        self._times_disconnected = 0
         self._brokers: dict[int, Address] = {}
         self._topics: dict[str, TopicDescription] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
@@ -120,7 +123,8 @@ class Cluster:
         """Of the topics that are cached, what writers have asked for."""
 
     def disconnect(self, reason: str) -> None:
-        """Close every connection; the next request opens a new one."""
+        """Close every connection, those too that are being opened; the next request opens one."""
+        self._disconnected, self._times_disconnected = reason, self._times_disconnected + 1
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             connection.close(reason)
@@ -174,15 +178,26 @@ class Cluster:
     async def connection(
         self, address: Address, deadline: Deadline, lane: Lane = "requests"
     ) -> Connection:
-        """Return the connection to this address; opens it if necessary."""
+        """Return the connection to this address; opens it if necessary.
+
+        Raises RequestError (NETWORK_EXCEPTION) if nobody answers, or all are closed meanwhile.
+        """
         key = (address, lane)
         async with self._opening.setdefault(key, asyncio.Lock()):
             found = self._connections.get(key)
             if found is None or found.closed:
                 limit = Deadline(min(CONNECT_TIMEOUT_S, max(deadline.left_s, 0.1)))
+                times = self._times_disconnected
                 found = await connect(*address, self.options.client_id, limit)
                 if self._opened is not None:
                     await self._prepare(found, self._opened(found, deadline))
+                if self._times_disconnected != times:
+                    found.close()
+                    raise failure(
+                        ErrorCode.NETWORK_EXCEPTION,
+                        f"connection to broker {found.address}",
+                        self._disconnected,
+                    )
                 self._connections[key] = found
             return found
 
