@@ -107,6 +107,7 @@ class _Queued:
     Attributes:
         first: no unacknowledged batch was sent before it.
         was_given: by a sender before this one.
+        is_in_doubt: it may be stored: an attempt to send it ended without a refusal.
         sequence: of its first record, once it was sent; NO_SEQUENCE without idempotence.
     """
 
@@ -115,6 +116,7 @@ class _Queued:
     first: bool = False
     was_given: bool = False
     was_sent: bool = False
+    is_in_doubt: bool = False
     sequence: int = NO_SEQUENCE
 
 
@@ -220,7 +222,11 @@ class PartitionSender:
                 self._wake.clear()
                 await self._wake.wait()
             if self._places is not None:
-                await self._give_on(self._queue[0], self._places)
+                try:
+                    await self._give_on(self._queue[0], self._places)
+                except RequestError as error:
+                    self._owner.failed(error)
+                    return
                 continue
             left = len(self._queue)
             deadline = deadline or self._cluster.deadline()
@@ -289,8 +295,19 @@ class PartitionSender:
         return self._places is not None
 
     async def _give_on(self, head: _Queued, places: Places) -> None:
-        """Count the head as stored, if the sealed segment has it; else give it to other senders."""
+        """Count the head as stored, if the sealed segment has it; else give it to other senders.
+
+        Raises RequestError if the segment does not know any more whether it has it.
+        """
         batch = head.batch
+        if self._sealed is not None and _has_forgotten(self._sealed, head):
+            raise failure(
+                ErrorCode.UNKNOWN_PRODUCER_ID,
+                f"write of {batch.count} records to {self.partition}",
+                "the segment is sealed and knows this producer no more, as its records were "
+                "deleted: whether these were stored before is not known; read the stream, or what "
+                "was copied of it, before you write them again",
+            )
         if self._sealed is not None and _has_stored(self._sealed, head):
             delivery = Delivery(
                 partition=self.partition, base_offset=UNKNOWN_OFFSET, count=batch.count
@@ -334,7 +351,10 @@ class PartitionSender:
                     Delivery(partition=self.partition, base_offset=offset, count=head.batch.count),
                     len(head.batch.buffer),
                 )
-        except RequestError:
+        except RequestError as error:
+            if self._sealed is None and error.code is not ErrorCode.RESIZE_IN_PROGRESS:
+                for queued in self._queue:
+                    queued.is_in_doubt = queued.is_in_doubt or queued.answer is not None
             await self._settle(connection)
             raise
 
@@ -445,6 +465,16 @@ def _has_stored(sealed: SealedSegment, queued: _Queued) -> bool:
     """Whether a sealed segment has a batch: its sequences are not above the last one there."""
     if not queued.was_sent or queued.sequence == NO_SEQUENCE or sealed.last_sequence < 0:
         return False
-    last = queued.sequence + queued.batch.count - 1
-    # Sequences wrap, and far fewer than half of them are on their way.
-    return (sealed.last_sequence - last) % SEQUENCE_MODULUS < SEQUENCE_MODULUS // 2
+    return _has_sequence(sealed, queued.sequence + queued.batch.count - 1)
+
+
+def _has_forgotten(sealed: SealedSegment, queued: _Queued) -> bool:
+    """Whether a sealed segment lacks what it had before a batch that may have been stored."""
+    if not queued.is_in_doubt or queued.sequence <= 0:
+        return False
+    return sealed.last_sequence < 0 or not _has_sequence(sealed, queued.sequence - 1)
+
+
+def _has_sequence(sealed: SealedSegment, sequence: int) -> bool:
+    """Sequences wrap, and far fewer than half of them are on their way."""
+    return (sealed.last_sequence - sequence) % SEQUENCE_MODULUS < SEQUENCE_MODULUS // 2

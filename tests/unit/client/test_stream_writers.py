@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fencelog.client.model import Delivery
-from fencelog.client.partition_sender import RESIZE_PAUSE_S, _has_stored, _Queued
+from fencelog.client.partition_sender import RESIZE_PAUSE_S, _has_forgotten, _has_stored, _Queued
 from fencelog.client.records_buffer import RecordsBuffer, key_hash
 from fencelog.client.sender import WAITING_BYTES_MAX, ProducerOptions
 from fencelog.client.streams.known import ExplicitPartitionError
@@ -125,6 +125,62 @@ async def test_what_a_sealed_segment_has_counts_as_stored_and_the_rest_begins_an
     assert {each.partition for each in deliveries[1:]} == {place(1), place(2)}
     assert all(log.batches[0].first == 0 for log in world.logs.values())
     await writer.sender.close()
+
+
+@story
+async def test_a_batch_in_doubt_is_not_written_again_where_its_segment_has_forgotten_it() -> None:
+    # R2
+    world = World()
+    writer = await Writer.open(world)
+    await writer.queue(LOW)
+    await writer.sender.flush()
+    world.is_prompt = False
+    await writer.queue(LOW)
+    await steps()
+    assert world.arrive(is_answered=False)
+    world.line.close()
+    world.split(0)
+    world.logs[0].last.clear()
+    world.logs[0].recent.clear()
+    world.is_prompt = True
+    with pytest.raises(RequestError, match="whether these were stored before is not known") as told:
+        await writer.sender.flush()
+    assert told.value.code is ErrorCode.UNKNOWN_PRODUCER_ID
+    assert world.order_of(LOW) == [0, 1]
+
+
+@story
+async def test_a_batch_that_was_never_in_doubt_is_written_though_its_segment_has_forgotten() -> (
+    None
+):
+    # R2
+    world = World()
+    writer = await Writer.open(world)
+    await writer.queue(LOW)
+    await writer.sender.flush()
+    world.split(0)
+    world.logs[0].last.clear()
+    world.logs[0].recent.clear()
+    await writer.queue(LOW)
+    await writer.sender.flush()
+    assert [len(world.rows(index)) for index in (0, 1)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("last", "has_forgotten"), [(-1, True), (8, True), (9, False), (12, False)]
+)
+def test_a_segment_has_forgotten_if_it_lacks_what_came_before(  # R2
+    last: int, has_forgotten: bool
+) -> None:
+    class Batch:
+        count = 3
+
+    queued = _Queued(Batch(), was_sent=True, is_in_doubt=True, sequence=10)  # type: ignore[arg-type]
+    assert _has_forgotten(SealedSegment(5, last, ()), queued) is has_forgotten
+    queued.is_in_doubt = False
+    assert not _has_forgotten(SealedSegment(5, last, ()), queued)
+    first = _Queued(Batch(), was_sent=True, is_in_doubt=True, sequence=0)  # type: ignore[arg-type]
+    assert not _has_forgotten(SealedSegment(5, -1, ()), first)
 
 
 @pytest.mark.parametrize(
