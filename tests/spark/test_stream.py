@@ -330,11 +330,11 @@ def test_a_long_batch_does_not_time_out(log, topics, read_stream, write_stream) 
     def slowly(batches):
         for batch in batches:
             yield batch.slice(0, 0)
-            threading.Event().wait(3)  # the length of the batch is what is tested
+            threading.Event().wait(8)  # the length of the batch is what is tested
             yield batch
 
     frame = read_stream(source).select("value").mapInArrow(slowly, "value BINARY")
-    write_stream(frame, sink, **{"kafka.transaction.timeout.ms": "1000"})
+    write_stream(frame, sink, **{"kafka.transaction.timeout.ms": "5000"})
     assert log.values(sink) == ["a"]
 
 
