@@ -243,9 +243,9 @@ async def one_segment(batches: int = 4, *, durability: str = "fsync") -> World:
     return world
 
 
-async def many_segments(batches: int = 40) -> World:
+async def many_segments(batches: int = 40, *, durability: str = "fsync") -> World:
     """Batches over several segments, with transactions open, committed and aborted."""
-    world = await World.create()
+    world = await World.create(durability=durability)
     for number in range(batches):
         world.append_values(b"%d" % number, b"x" * 60)
         world.append_transactional(100 + number, 0, b"t%d" % number)

@@ -7,6 +7,7 @@ where it does not match, they are rebuilt from the log.
 """
 
 import asyncio
+from bisect import bisect_right
 from itertools import pairwise
 from typing import Self
 
@@ -30,6 +31,7 @@ from fencelog.storage.checkpointer import (
 from fencelog.storage.clean_stop import CleanStop, synced_checksum
 from fencelog.storage.open_segment import OpenSegment
 from fencelog.storage.recover import Durability, Recovery
+from fencelog.storage.resume_point import snapshot_at
 from fencelog.storage.segment import Batches, Pause, read_batches
 from fencelog.storage.segment_files import SegmentFiles
 from fencelog.storage.side_files import write_side_files
@@ -70,7 +72,9 @@ class PartitionStore:
         self.truncated: str | None = None
         """Where recovery truncated the log after the last sound batch, and why (D3)."""
         self.is_rebuilt = False
-        """Whether recovery read all batches; then it knows nothing of those that were deleted."""
+        """Whether recovery read all batches."""
+        self.knows_deleted = True
+        """Whether it knows the producers of deleted segments."""
         self.clean_stop: CleanStop | None = None
         """How the last clean close left the files; None once they have changed since."""
 
@@ -178,6 +182,7 @@ class PartitionStore:
         store = cls(disk, directory, log, durability, writeback or Writeback())
         store.truncated = recovered.truncated
         store.is_rebuilt = not recovered.is_clean and recovered.checkpoint is None
+        store.knows_deleted = recovered.knows_deleted
         for base_offset, side in recovered.side_states.items():
             segment = store._segments.add(base_offset)
             segment.checksum, segment.are_side_files_synced = side
@@ -269,11 +274,29 @@ class PartitionStore:
         """Return the first record at or after a timestamp; awaits ``pause`` between pieces."""
         return await find_in_segments(self._log, self._segments, timestamp, isolation, pause)
 
+    async def keep_producers(self, offset: Offset) -> None:
+        """Store what segments that end at or below an offset tell of producers, to delete them.
+
+        It is the snapshot of the first segment that stays: a start that reads all batches begins
+        with it. Everything below ``offset`` must be synced. Raises StorageError.
+        """
+        async with self._sync_lock:
+            self._usable.check()
+            base_offsets = self._segments.base_offsets
+            first = base_offsets[max(bisect_right(base_offsets, offset) - 1, 0)]
+            if first > base_offsets[0]:
+                path = self._segments.path(first, layout.SNAPSHOT)
+                snapshot = await snapshot_at(self._disk, self._directory, first)
+                if snapshot is None:
+                    snapshot, _ = self._log.start_snapshot(first)
+                await replace_file(self._disk, path, snapshot)
+
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the segments that end at or below an offset, never the newest.
 
         ``offset`` must be stored by ``DataDirectory.checkpoint`` as the log start before: recovery
-        treats a missing segment above it as damage. Raises StorageError.
+        treats a missing segment above it as damage. So must what ``keep_producers`` stores. Raises
+        StorageError.
         """
         async with self._sync_lock:
             self._usable.check()

@@ -1,7 +1,8 @@
 """Recovery of one partition: makes the files of any stop fit to be served (D2, D3, E15).
 
 After an unclean stop the batches above the recovery checkpoint are checked and replayed; without a
-checkpoint, or if a file is not as it says, all are, and side files are removed and rebuilt. A crash
+checkpoint, or if a file is not as it says, all are, and side files are removed and rebuilt. What
+deleted segments had of producers is in the snapshot of the first segment that is left. A crash
 during a write leaves an incomplete or garbled batch, which may be truncated; a complete batch in
 the wrong place is always damage. All is durable before anything is served. A crash at any point of
 this leaves files that recover the same way.
@@ -24,7 +25,7 @@ from fencelog.ports import Disk
 from fencelog.storage.checkpoint import is_temporary, read_file, remove_file, replace_file
 from fencelog.storage.clean_stop import checksum_of, is_side_file
 from fencelog.storage.replay import FORK, Bad, Replay, damage, wrong_epoch
-from fencelog.storage.resume_point import checkpoint_below
+from fencelog.storage.resume_point import checkpoint_below, snapshot_at
 from fencelog.storage.segment import find_batch, read_first_header, walk
 from fencelog.storage.side_files import SIDE_SUFFIXES, read_side_files, write_side_files
 from fencelog.types import LeaderEpoch, Offset, TimestampMs
@@ -58,6 +59,8 @@ class Recovered(NamedTuple):
     """Whether the files are as the last clean stop left them."""
     checkpoint: RecoveryCheckpoint | None = None
     """From where on batches would be read if the next stop were unclean; None: from the start."""
+    knows_deleted: bool = True
+    """Whether producers are known whose batches are below the first segment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,8 +128,7 @@ class Recovery:
             await self._store_checkpoint(checkpoint)
         loaded = None if checkpoint is None else await self._resume(base_offsets, checkpoint)
         if loaded is None:
-            await self._remove_side_files()
-            loaded = Recovered(self._builder(), base_offsets, {})
+            loaded = await self._begin(base_offsets)
         return await self._recover(loaded, epochs)
 
     async def _resume_point(
@@ -314,15 +316,15 @@ class Recovery:
         is_sane = all(entry.epoch <= self.leader_epoch for entry in entries)
         return LeaderEpochs(entries if is_sane else ())
 
-    async def _remove_side_files(self) -> None:
+    async def _remove_side_files(self, snapshot: str | None) -> None:
         """Remove side files before the walk, so that a crash never leaves stale ones to be trusted.
 
-        All but the leader epochs, which are needed to check batches while there is damage.
+        All but the leader epochs, which are needed to check batches while there is damage, and the
+        ``snapshot`` of the first segment, which nothing else tells.
         """
         names = await self.disk.list(self.directory)
-        side_files = [
-            name for name in names if is_side_file(name) and name != layout.LEADER_EPOCH_CHECKPOINT
-        ]
+        kept = (layout.LEADER_EPOCH_CHECKPOINT, snapshot)
+        side_files = [name for name in names if is_side_file(name) and name not in kept]
         for name in side_files:
             await self.disk.remove(f"{self.directory}/{name}")
         if side_files:
@@ -434,6 +436,16 @@ class Recovery:
         except CorruptionError:
             return None
         return Recovered(builder, base_offsets, states, checkpoint=checkpoint)
+
+    async def _begin(self, base_offsets: list[Offset]) -> Recovered:
+        """Load what is known below the first segment, all of whose batches are to be read."""
+        builder, first = self._builder(), base_offsets[0]
+        snapshot = await snapshot_at(self.disk, self.directory, first)
+        kept = None if snapshot is None else layout.file_name(first, layout.SNAPSHOT)
+        await self._remove_side_files(kept)
+        if snapshot is not None:
+            builder.restore_snapshot(snapshot)
+        return Recovered(builder, base_offsets, {}, knows_deleted=snapshot is not None)
 
     async def _size_of(self, base_offset: Offset) -> int:
         file = await self.disk.open(self._path(base_offset))

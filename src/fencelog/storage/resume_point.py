@@ -43,7 +43,7 @@ async def checkpoint_below(
         base_offset = base_offsets[number]
         if base_offset > limit:
             continue
-        snapshot = await _snapshot_at(disk, directory, base_offset)
+        snapshot = await snapshot_at(disk, directory, base_offset)
         if snapshot is None:
             continue
         if isinstance(known, RecoveryCheckpoint):
@@ -59,7 +59,7 @@ async def checkpoint_below(
     return None
 
 
-async def _snapshot_at(disk: Disk, directory: str, base_offset: Offset) -> bytes | None:
+async def snapshot_at(disk: Disk, directory: str, base_offset: Offset) -> bytes | None:
     """Return the snapshot where a segment begins; None if there is none, or it is damaged."""
     if base_offset == 0:
         return _EMPTY

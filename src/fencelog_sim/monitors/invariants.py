@@ -485,12 +485,12 @@ class Monitor(Watcher):
         disk = self._world.host.disk
         return disk.contents(path) if disk.exists(path) else None
 
-    def _live_offsets(self, name: TopicPartition) -> tuple[int, int, bool] | None:
+    def _live_offsets(self, name: TopicPartition) -> tuple[int, int, bool, bool] | None:
         partition = None if self._logs is None else self._logs.get(*name)
         if partition is None:
             return None
-        is_rebuilt = partition._store.is_rebuilt
-        return partition.log.log_start_offset, partition.log.high_watermark, is_rebuilt
+        log, store = partition.log, partition._store
+        return log.log_start_offset, log.high_watermark, store.is_rebuilt, store.knows_deleted
 
     def _report(self, name: TopicPartition, problem: str) -> None:
         self._oracles.report(name, f"{problem} [at {self._world.loop.time():.6f} s]")

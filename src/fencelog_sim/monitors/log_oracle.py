@@ -25,7 +25,7 @@ _METADATA = f"{layout.PARTITION_METADATA}.tmp"
 VIOLATIONS_MAX = 40
 
 ReadFile = Callable[[str], bytes | None]
-LiveOffsets = Callable[[TopicPartition], tuple[int, int, bool] | None]
+LiveOffsets = Callable[[TopicPartition], tuple[int, int, bool, bool] | None]
 """Log start and high watermark of a partition that is open, and whether its start knew no more
 than the batches that are there."""
 
@@ -299,23 +299,24 @@ class LogOracles:
         self._check_rest(log, kept, size, before)
         log.promised = min(log.promised, end)
         deleted = log.batches[: len(log.batches) - len(kept) - len(lost)]
-        is_rebuilt = offsets is None or offsets[2]
+        is_rebuilt, knows_deleted = (True, False) if offsets is None else offsets[2:]
         log.knows_less = not is_rebuilt and (log.knows_less or (log.compacted and bool(lost)))
         if lost:
             self._rebuild(log, [*deleted, *kept])
-        if is_rebuilt and (deleted or log.compacted):
+        if is_rebuilt and (log.compacted or (deleted and not knows_deleted)):
             self._remember(log, kept[0].segment if kept else end)
         log.end = end
         log.segment, log.size = (kept[-1].segment, size) if kept else (end, 0)
-        return not is_rebuilt and not log.knows_less
+        return not log.knows_less and (knows_deleted or not is_rebuilt)
 
     def recall(self, log: LogOracle, differs: Callable[[], bool]) -> None:
         """Find from where on the broker's state knows a log, which it loaded from a stored one.
 
         Kafka keeps the state of producers whose batches retention has deleted, and so do snapshots
-        and checkpoints, until a start has to read the log itself. The next one may find a
-        checkpoint from before that start again, or a snapshot that it wrote. Nothing else than
-        what one of the starts knew is accepted, and it holds until the broker ends.
+        and checkpoints, until a start has to read the log itself and finds no snapshot where it
+        begins. The next one may find a checkpoint from before that start again, or a snapshot that
+        it wrote. Nothing else than what one of the starts knew is accepted, and it holds until the
+        broker ends.
         """
         at_first = log.memory
         for memory in sorted(log.memories - {at_first}) if differs() else ():

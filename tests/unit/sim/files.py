@@ -147,7 +147,7 @@ class Files:
         self.files: dict[str, bytearray] = {}
         self.uncommitted: set[TopicPartition] = set()
         """Logs whose high watermark covers nothing."""
-        self.is_rebuilt = True
+        self.is_rebuilt, self.knows_deleted = True, False
         """What a start would say."""
         self.oracle = LogOracles(self._read, self._offsets, lambda: 0)
         self.oracle.serving = True
@@ -207,8 +207,9 @@ class Files:
         content = self.files.get(path)
         return None if content is None else bytes(content)
 
-    def _offsets(self, name: TopicPartition) -> tuple[int, int, bool] | None:
+    def _offsets(self, name: TopicPartition) -> tuple[int, int, bool, bool] | None:
         if name not in self._ends:
             return None
         high_watermark = 0 if name in self.uncommitted else self._ends[name]
-        return self.log(name).log_start, high_watermark, self.is_rebuilt
+        start = self.log(name).log_start
+        return start, high_watermark, self.is_rebuilt, self.knows_deleted

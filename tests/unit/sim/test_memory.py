@@ -50,6 +50,16 @@ def test_a_start_that_reads_the_whole_log_forgets_and_the_next_one_may_know_it_a
     assert files.said == ""
 
 
+def test_a_start_that_reads_the_whole_log_knows_what_the_snapshot_before_it_tells() -> None:
+    files = shortened()
+    files.knows_deleted = True
+    start(files)
+    assert [each.header.producer_id for each in files.log().batches] == [1, 1, 2, 2]
+    files.knows_deleted = False
+    start(files)
+    assert [each.header.producer_id for each in files.log().batches] == [1, 2, 2]
+
+
 def test_a_state_that_no_start_had_is_not_accepted() -> None:
     files = shortened()
     assert not start(files, {1: 1, 2: 2})  # nobody has read the whole log yet

@@ -205,11 +205,13 @@ def test_it_is_not_used_once_its_newest_segment_is_deleted() -> None:  # D4
         world = await lived(after=20)
         start = world.log.segment_base_offsets[-1]
         assert start > end_of(world.disk)
+        await world.store.keep_producers(start)
         assert isinstance(world.log.advance_start(start), list)
         await world.store.delete_segments_below(start)
         data = await world.read_all()
         again = await recovered(world.disk.restarted(), log_start=start)
         assert again.store.is_rebuilt
+        assert_same_state(again, world)
         assert await again.read_all() == data
 
     run(scenario())

@@ -17,8 +17,9 @@ async def advance_starts(
     """Raise log starts: stored first, visible to readers after, so that they never go back.
 
     Each log is synced up to its new start before, or a power cut could leave its end below its
-    start. Ownership records below the start are copied, and the copies synced, before. Returns the
-    partitions that failed. Raises StorageError if none could be stored.
+    start. Ownership records below the start are copied, and the copies synced, before; so is what
+    is known of producers whose segments will be deleted. Returns the partitions that failed. Raises
+    StorageError if none could be stored.
     """
     failed: dict[Partition, StorageError] = {}
     later = {each: start for each, start in starts.items() if start > each.log.log_start_offset}
@@ -44,18 +45,19 @@ async def advance_starts(
 
 
 async def _keep(partition: Partition, start: Offset, end: Offset | Rejected) -> StorageError | None:
-    """Make durable what a log keeps of its owners, and all below its new start."""
+    """Make durable what a log keeps of its owners and producers, and all below its new start."""
     if isinstance(end, Rejected):
         return StorageError(end.message)
-    if end > start:
-        try:
+    try:
+        if end > start:
             await partition.committed(end)
-        except NotLeaderError:
-            return None  # it was deleted
-        except StorageError as error:
-            return error
-    if partition.recovery_point < max(start, end):
-        await partition.sync()
+        if partition.recovery_point < max(start, end):
+            await partition.sync()
+        await partition.keep_producers(start)
+    except NotLeaderError:
+        return None  # it was deleted
+    except StorageError as error:
+        return error
     return None
 
 

@@ -495,6 +495,10 @@ class Partition:
         await self._store.close(clean=clean)
         return self._store.clean_stop if clean else None
 
+    async def keep_producers(self, offset: Offset) -> None:
+        """Store what deleting the segments below an offset would lose. Raises StorageError."""
+        await self._store.keep_producers(offset)
+
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the files of segments below a stored log start. Raises StorageError."""
         await self._store.delete_segments_below(offset)

@@ -139,6 +139,27 @@ async def test_what_a_sealed_segment_has_of_a_producer_outlives_a_restart(
         assert (await write(peer, 0)).base_offset == 0
 
 
+async def test_what_a_sealed_segment_has_of_a_producer_outlives_its_records_and_a_kill(
+    world: World,
+) -> None:  # R2, E15
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        await create_stream(peer, settings={"segment.bytes": "1024"})
+        for sequence in range(2):
+            records = batch("x" * 900, producer_id=7, epoch=0, sequence=sequence)
+            await peer.produce("s", records, tags=BY_RANGES)
+        await resized(peer, [0])
+        await world.disk.remove("s-0/00000000000000000002.snapshot")  # as if not written yet
+        assert await delete_records(peer, 2, "s") == (ErrorCode.NONE, 2)
+        partition = node.broker.logs.get("s", 0)
+        assert partition is not None
+        assert partition.log.segment_base_offsets == [2], "the file of the seal"
+    async with world.node(crash=True) as node, Peer.of(node) as peer:
+        refused = await write(peer, 2)
+        assert refused.error is ErrorCode.SEGMENT_SEALED
+        assert refused.sealed is not None
+        assert refused.sealed.last_sequence == 1
+
+
 async def test_until_the_successors_are_open_a_sealed_segment_is_only_being_resized(
     world: World,
 ) -> None:  # R2
