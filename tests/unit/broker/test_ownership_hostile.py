@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from fencelog.broker.coordinators import ownership_requests
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
+from fencelog.broker.handlers import ownership as ownership_handlers
 from fencelog.coordination.ownership import progress as progress_module
 from fencelog.coordination.ownership.model import OwnershipLimits, OwnershipTask
+from fencelog.coordination.ownership.pages import OwnershipState
 from fencelog.coordination.ownership.state import Grant
 from fencelog.coordination.ownership.table import OwnershipTable
 from fencelog.coordination.ownership.work import task_of
@@ -20,6 +23,7 @@ from fencelog.log.ownership import Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.node import Node
 from fencelog.types import Instant
+from fencelog.wire.message import Message
 from fencelog.wire.messages.describe_ownership import (
     DescribeOwnershipRequest,
     DescribeOwnershipResponse,
@@ -368,3 +372,55 @@ async def test_a_watch_of_many_changes_tells_some_and_goes_on_from_there(world: 
             seen = answer.revision
             told += [each.resource for each in answer.resources]
         assert sorted(told, key=int) == [str(number) for number in range(3000)]
+
+
+@pytest.mark.parametrize("kind", ["watch", "describe", "describe all"])
+async def test_pages_that_have_waited_for_one_commit_are_answered_in_turns(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    iteration, built = 0, Counter[int]()
+    fields = ownership_handlers._fields
+
+    def recorded(state: OwnershipState) -> dict[str, Any]:
+        built[iteration] += 1
+        return fields(state)
+
+    def tick() -> None:
+        nonlocal iteration
+        iteration += 1
+        asyncio.get_running_loop().call_soon(tick)
+
+    request: Message = DescribeOwnershipRequest(group=None, all_groups=kind == "describe all")
+    if kind == "watch":
+        request = WatchOwnershipRequest(seen_revision=-1, max_wait_ms=60_000)
+    monkeypatch.setattr(ownership_handlers, "_fields", recorded)
+    async with world.node() as node, AsyncExitStack() as stack, Peer.of(node) as one:
+        await Claimant(one).own(*map(str, range(30)))
+        peers = [await stack.enter_async_context(Peer.of(node)) for _ in range(10)]
+        world.disk.hold("__")
+        late = Claimant(await stack.enter_async_context(Peer.of(node)))
+        late.send_own("late")
+        await until(lambda: world.disk.waiting == 1, "its claim is appended, and not committed")
+        waiting = 0
+        await_commit = CoordinatorRuntime._await_commit
+
+        async def counted(*args: Any) -> None:
+            nonlocal waiting
+            waiting += 1
+            await await_commit(*args)
+
+        monkeypatch.setattr(CoordinatorRuntime, "_await_commit", counted)
+        # A watch looks at the revision first; it was committed then.
+        monkeypatch.setattr(node.broker.ownership_requests, "changed", _is_changed)
+        for peer in peers:
+            peer.send(request.API_KEY, 0, request.write(0))
+        await until(lambda: waiting >= 10, "all have their pages, and wait for the commit")
+        asyncio.get_running_loop().call_soon(tick)
+        assert not built
+        world.disk.release()
+        await until(lambda: sum(built.values()) >= 300, "all are answered")
+    assert max(built.values()) <= 31
+
+
+async def _is_changed(*_: object) -> bool:
+    return True

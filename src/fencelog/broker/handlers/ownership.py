@@ -58,6 +58,8 @@ RESOURCE_BYTES_MIN = 18
 """Of a resource in a claim: an empty name, two numbers, no tagged fields."""
 PAGE_MAX = 1_000
 """Resources in one answer of Describe."""
+PAGE_AT_ONCE = 20
+"""A page of more is built and encoded in a time slice of its own."""
 ENTRY_BYTES = 1024
 """What one resource of an answer takes, decoded and encoded, with names as long as most are."""
 
@@ -332,6 +334,7 @@ async def describe(
     limit = min(message.limit, PAGE_MAX)
     if message.all_groups:
         found, has_more = await _of_all_groups(broker, message, limit)
+        await _own_slice(broker, found)
         return DescribeOwnershipResponse(has_more=has_more, resources=_described(found))
     check_group(message.group)
     if message.resources is not None:
@@ -342,9 +345,16 @@ async def describe(
             message.group, message.resources, message.after_resource, limit
         ),
     )
+    await _own_slice(broker, found)
     return DescribeOwnershipResponse(
         revision=revision, has_more=has_more, resources=_described(found)
     )
+
+
+async def _own_slice(broker: Broker, page: Sequence[OwnershipState]) -> None:
+    """Wait for a time slice to build and encode a page: many may have waited for one commit."""
+    if len(page) > PAGE_AT_ONCE:
+        await broker.time_slices.next()
 
 
 async def _of_all_groups(
@@ -377,7 +387,9 @@ async def watch(
         await responses.grant(named * ENTRY_BYTES, least=named * ENTRY_BYTES)
         await broker.time_slices.next()
         seen, found = await _changes(broker, message, seen)
-        if not found:
+        if found:
+            await _own_slice(broker, found)
+        else:
             responses.give_back()
     return WatchOwnershipResponse(
         revision=seen, resources=[WatchedOwnership(**_fields(state)) for state in found]
