@@ -5,7 +5,7 @@ format has no place for one. The clean shutdown marker has one over all that a c
 without walking the log. If it does not match, everything is rebuilt from the log, as after a crash.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -28,6 +28,16 @@ def is_side_file(name: str) -> bool:
     return name == layout.LEADER_EPOCH_CHECKPOINT or (
         parsed is not None and parsed[1] != layout.LOG
     )
+
+
+async def remove_side_files(disk: Disk, directory: str, kept: Collection[str | None]) -> None:
+    """Remove all that can be rebuilt, but for the files of these names. Raises StorageError."""
+    names = [each for each in await disk.list(directory) if is_side_file(each)]
+    removed = [each for each in names if each not in kept]
+    for name in removed:
+        await disk.remove(f"{directory}/{name}")
+    if removed:
+        await disk.sync_directory(directory)
 
 
 def _is_believed(name: str, base_offsets: Sequence[Offset]) -> bool:

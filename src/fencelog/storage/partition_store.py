@@ -7,7 +7,6 @@ where it does not match, they are rebuilt from the log.
 """
 
 import asyncio
-from bisect import bisect_right
 from itertools import pairwise
 from typing import Self
 
@@ -31,7 +30,7 @@ from fencelog.storage.checkpointer import (
 from fencelog.storage.clean_stop import CleanStop, synced_checksum
 from fencelog.storage.open_segment import OpenSegment
 from fencelog.storage.recover import Durability, Recovery
-from fencelog.storage.resume_point import snapshot_at
+from fencelog.storage.resume_point import store_snapshot
 from fencelog.storage.segment import Batches, Pause, read_batches
 from fencelog.storage.segment_files import SegmentFiles
 from fencelog.storage.side_files import write_side_files
@@ -275,27 +274,17 @@ class PartitionStore:
         return await find_in_segments(self._log, self._segments, timestamp, isolation, pause)
 
     async def keep_producers(self, offset: Offset) -> None:
-        """Store what segments that end at or below an offset tell of producers, to delete them.
-
-        It is the snapshot of the first segment that stays: a start that reads all batches begins
-        with it. Everything below ``offset`` must be synced. Raises StorageError.
-        """
+        """Store what segments below a synced offset tell of producers; raises StorageError."""
         async with self._sync_lock:
             self._usable.check()
             base_offsets = self._segments.base_offsets
-            first = base_offsets[max(bisect_right(base_offsets, offset) - 1, 0)]
-            if first > base_offsets[0]:
-                path = self._segments.path(first, layout.SNAPSHOT)
-                snapshot = await snapshot_at(self._disk, self._directory, first)
-                if snapshot is None:
-                    snapshot, _ = self._log.start_snapshot(first)
-                await replace_file(self._disk, path, snapshot)
+            await store_snapshot(self._disk, self._directory, base_offsets, offset, self._log)
 
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the segments that end at or below an offset, never the newest.
 
         ``offset`` must be stored by ``DataDirectory.checkpoint`` as the log start before: recovery
-        treats a missing segment above it as damage. So must what ``keep_producers`` stores. Raises
+        treats a missing segment above it as damage. ``keep_producers`` comes before. Raises
         StorageError.
         """
         async with self._sync_lock:

@@ -23,7 +23,7 @@ from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, side_checksum
 from fencelog.log.snapshot import decode_snapshot
 from fencelog.ports import Disk
 from fencelog.storage.checkpoint import is_temporary, read_file, remove_file, replace_file
-from fencelog.storage.clean_stop import checksum_of, is_side_file
+from fencelog.storage.clean_stop import checksum_of, remove_side_files
 from fencelog.storage.replay import FORK, Bad, Replay, damage, wrong_epoch
 from fencelog.storage.resume_point import checkpoint_below, snapshot_at
 from fencelog.storage.segment import find_batch, read_first_header, walk
@@ -316,20 +316,6 @@ class Recovery:
         is_sane = all(entry.epoch <= self.leader_epoch for entry in entries)
         return LeaderEpochs(entries if is_sane else ())
 
-    async def _remove_side_files(self, snapshot: str | None) -> None:
-        """Remove side files before the walk, so that a crash never leaves stale ones to be trusted.
-
-        All but the leader epochs, which are needed to check batches while there is damage, and the
-        ``snapshot`` of the first segment, which nothing else tells.
-        """
-        names = await self.disk.list(self.directory)
-        kept = (layout.LEADER_EPOCH_CHECKPOINT, snapshot)
-        side_files = [name for name in names if is_side_file(name) and name not in kept]
-        for name in side_files:
-            await self.disk.remove(f"{self.directory}/{name}")
-        if side_files:
-            await self.disk.sync_directory(self.directory)
-
     async def _forget_epochs(self) -> None:
         """Remove the leader epochs durably: after a truncation, the same offsets may get others."""
         await self.disk.remove(f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}")
@@ -441,8 +427,10 @@ class Recovery:
         """Load what is known below the first segment, all of whose batches are to be read."""
         builder, first = self._builder(), base_offsets[0]
         snapshot = await snapshot_at(self.disk, self.directory, first)
+        # Before the walk, so that a crash never leaves stale ones to be trusted. The leader epochs
+        # are needed to check batches while there is damage.
         kept = None if snapshot is None else layout.file_name(first, layout.SNAPSHOT)
-        await self._remove_side_files(kept)
+        await remove_side_files(self.disk, self.directory, (layout.LEADER_EPOCH_CHECKPOINT, kept))
         if snapshot is not None:
             builder.restore_snapshot(snapshot)
         return Recovered(builder, base_offsets, {}, knows_deleted=snapshot is not None)

@@ -4,11 +4,13 @@ A replica is truncated at a fork, or knows its high watermark only: what was sto
 later offset says too much (F7). Snapshots are taken where segments begin, and have a checksum.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.leader_epochs import LeaderEpochs
+from fencelog.log.partition_log import PartitionLog
 from fencelog.log.producers import Producers
 from fencelog.log.recovery_checkpoint import (
     FullSegment,
@@ -18,7 +20,7 @@ from fencelog.log.recovery_checkpoint import (
 )
 from fencelog.log.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from fencelog.ports import Disk
-from fencelog.storage.checkpoint import read_file
+from fencelog.storage.checkpoint import read_file, replace_file
 from fencelog.storage.side_files import read_side_files
 from fencelog.types import NO_PRODUCER_ID, Offset
 
@@ -57,6 +59,27 @@ async def checkpoint_below(
         begun = (each for each in epochs if each.offset < base_offset)
         return checkpoint_at(base_offset, full, snapshot, begun)
     return None
+
+
+async def store_snapshot(
+    disk: Disk,
+    directory: str,
+    base_offsets: Sequence[Offset],
+    log_start: Offset,
+    log: PartitionLog,
+) -> None:
+    """Make durable what segments that end at or below a new log start tell of producers.
+
+    It is the snapshot of the first segment that stays, where a start begins that reads all batches.
+    Where there is no sound one, the log's own is stored. Raises StorageError.
+    """
+    first = base_offsets[max(bisect_right(base_offsets, log_start) - 1, 0)]
+    if first == base_offsets[0]:
+        return
+    snapshot = await snapshot_at(disk, directory, first)
+    if snapshot is None:
+        snapshot, _ = log.start_snapshot(first)
+    await replace_file(disk, f"{directory}/{layout.file_name(first, layout.SNAPSHOT)}", snapshot)
 
 
 async def snapshot_at(disk: Disk, directory: str, base_offset: Offset) -> bytes | None:

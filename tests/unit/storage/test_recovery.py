@@ -7,16 +7,14 @@ import pytest
 from fencelog.errors import CorruptionError, ExhaustedError, StorageError
 from fencelog.log import layout
 from fencelog.log.config import LogConfig
-from fencelog.types import Offset, ProducerId
 from fencelog.wire.batch import iterate
-from fencelog_sim.world.disk import Loss, PowerCut, SimDisk
+from fencelog_sim.world.disk import Loss, SimDisk
 from fencelog_sim.world.gate import Fault
 from tests.support.storage import (
     DIRECTORY,
     FIRST,
     World,
     assert_same_state,
-    cut_at,
     many_segments,
     one_segment,
     run,
@@ -341,99 +339,6 @@ def test_segments_below_the_log_start_that_a_crash_left_are_removed() -> None:
         assert again.log.log_start_offset == start
         assert again.log.segment_base_offsets == world.log.segment_base_offsets[2:]
         assert FIRST.split("/")[1] not in await world.disk.list(DIRECTORY)
-
-    run(scenario())
-
-
-async def shortened(world: World, start: int) -> None:
-    """Delete what is below an offset, as retention does."""
-    await world.store.keep_producers(Offset(start))
-    assert isinstance(world.log.advance_start(Offset(start)), list)
-    await world.store.delete_segments_below(Offset(start))
-
-
-@pytest.mark.parametrize("is_within", [False, True])
-@pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_the_producers_of_deleted_segments_are_known_though_all_batches_are_read(
-    durability: str, is_within: bool
-) -> None:  # E4, E5, R2
-    async def scenario() -> None:
-        world = await many_segments(durability=durability)
-        await world.store.sync()
-        bases = world.log.segment_base_offsets
-        await shortened(world, bases[-1] + 1 if is_within else bases[-2])
-        assert world.log.producer(ProducerId(101)) is not None
-        start = world.log.log_start_offset
-        for _ in range(2):  # also the start after a start that has read all batches
-            again = await World.recover(
-                world.disk.power_loss(Loss.ALL), durability=durability, log_start=start
-            )
-            assert_same_state(again, world)
-            assert again.store.is_rebuilt
-            assert again.store.knows_deleted
-            await again.store.close(clean=False)
-
-    run(scenario())
-
-
-def test_a_snapshot_that_was_not_written_or_is_damaged_is_made_anew_before_segments_go() -> None:
-    # E4, R2
-    async def scenario() -> None:
-        for damage in ("missing", "torn"):
-            world = await many_segments()
-            start = world.log.segment_base_offsets[2]
-            path = f"{DIRECTORY}/{layout.file_name(start, layout.SNAPSHOT)}"
-            if damage == "missing":
-                await world.disk.remove(path)
-            else:
-                truncated(world.disk, path, 20)
-            await shortened(world, start)
-            again = await World.recover(world.disk.power_loss(Loss.ALL), log_start=start)
-            assert {view.producer_id for view in again.log.producers()} == {
-                view.producer_id for view in world.log.producers()
-            }
-            producer = again.log.producer(ProducerId(101))
-            assert producer == world.log.producer(ProducerId(101))
-
-    run(scenario())
-
-
-def test_without_the_snapshot_a_start_says_that_it_does_not_know_what_was_deleted() -> None:
-    async def scenario() -> None:
-        world = await many_segments()
-        start = world.log.segment_base_offsets[2]
-        await shortened(world, start)
-        await world.disk.remove(f"{DIRECTORY}/{layout.file_name(start, layout.SNAPSHOT)}")
-        again = await World.recover(world.disk, log_start=start)
-        assert not again.store.knows_deleted
-        assert again.log.producer(ProducerId(101)) is None
-
-    run(scenario())
-
-
-@pytest.mark.slow  # a power cut at each operation
-def test_a_power_cut_while_segments_are_deleted_forgets_no_producer() -> None:  # E4, R2
-    async def scenario() -> None:
-        for number in range(1000):
-            world = await many_segments()
-            expected = {view.producer_id for view in world.log.producers()}
-            start = world.log.segment_base_offsets[3]
-            cut_at(world.disk, number)
-            log_start = 0
-            try:
-                await world.store.keep_producers(start)
-                log_start = start
-                world.log.advance_start(start)
-                await world.store.delete_segments_below(start)
-            except PowerCut:
-                pass
-            else:
-                assert number > 10
-                return
-            for loss in Loss:
-                again = await World.recover(world.disk.power_loss(loss), log_start=log_start)
-                assert {view.producer_id for view in again.log.producers()} == expected
-        raise AssertionError("it never ends")
 
     run(scenario())
 

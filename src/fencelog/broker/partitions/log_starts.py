@@ -53,7 +53,7 @@ async def _keep(partition: Partition, start: Offset, end: Offset | Rejected) -> 
             await partition.committed(end)
         if partition.recovery_point < max(start, end):
             await partition.sync()
-        await partition.keep_producers(start)
+        await partition.files.keep_producers(start)
     except NotLeaderError:
         return None  # it was deleted
     except StorageError as error:
@@ -65,7 +65,7 @@ async def _advance(partition: Partition, start: Offset) -> StorageError | None:
     gone = partition.advance_start(start)
     if isinstance(gone, list) and gone:
         try:
-            await partition.delete_segments_below(start)
+            await partition.files.delete_segments_below(start)
         except StorageError as error:
             return error
     return None

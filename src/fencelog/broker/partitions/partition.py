@@ -1,8 +1,7 @@
 """A replica of a partition: its log (rules), its files (store), its waits and its role.
 
-Each change of a partition has one method here, which also takes the steps that follow from it: an
-append is queued for the flusher, markers are replayed by the coordinator of this partition, the
-role decides the high watermark, and waiting requests are completed.
+Each change has one method here, which also takes the steps that follow: appends are queued to be
+flushed, markers replayed by the coordinator, the role decides the high watermark, and waits end.
 """
 
 import asyncio
@@ -477,9 +476,9 @@ class Partition:
 
     def fail_with_store(self, error: StorageError) -> bool:
         """Fail the partition if its store has failed; return whether it has."""
-        if self._store.failure is not None:
+        if has_failed := self._store.failure is not None:
             self.fail(error)
-        return self._store.failure is not None
+        return has_failed
 
     def advance_start(self, offset: Offset) -> list[Offset] | ErrorCode:
         """Raise the log start to ``offset`` (D4); return the segments to delete."""
@@ -495,10 +494,7 @@ class Partition:
         await self._store.close(clean=clean)
         return self._store.clean_stop if clean else None
 
-    async def keep_producers(self, offset: Offset) -> None:
-        """Store what deleting the segments below an offset would lose. Raises StorageError."""
-        await self._store.keep_producers(offset)
-
-    async def delete_segments_below(self, offset: Offset) -> None:
-        """Remove the files of segments below a stored log start. Raises StorageError."""
-        await self._store.delete_segments_below(offset)
+    @property
+    def files(self) -> PartitionStore:
+        """The files, for ``log_starts``."""
+        return self._store
