@@ -1,9 +1,11 @@
 """Requests about topics, offsets, groups and the cluster."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from fencelog.client.cluster import GROUP, Cluster, ClusterView, isolation_level
+from fencelog.client.leaders_of import ask_leaders
 from fencelog.client.model import (
     ClusterDescription,
     Isolation,
@@ -239,34 +241,16 @@ class Admin:
                 timestamp = LATEST
             case _:
                 timestamp = spec
-        found: dict[TopicPartition, int] = {}
-        deadline = self._cluster.deadline()
-
-        async def attempt() -> None:
-            # Offsets that an earlier attempt found are kept.
-            left = [partition for partition in partitions if partition not in found]
-            by_leader: dict[Connection, list[TopicPartition]] = {}
-            for partition in left:
-                leader = await self._cluster.leader(partition, deadline)
-                by_leader.setdefault(leader, []).append(partition)
-            for connection, asked in by_leader.items():
-                found.update(
-                    await self._offsets_of(connection, asked, timestamp, isolation, deadline)
-                )
-
-        def stale() -> None:
-            for partition in partitions:
-                self._cluster.forget(partition.topic)
-
-        await retrying(attempt, deadline, stale)
+        find = partial(self._offsets_of, timestamp, isolation)
+        found = await ask_leaders(self._cluster, partitions, find)
         return {partition: found[partition] for partition in partitions}
 
     async def _offsets_of(
         self,
-        connection: Connection,
-        partitions: Sequence[TopicPartition],
         timestamp: int,
         isolation: Isolation,
+        connection: Connection,
+        partitions: Sequence[TopicPartition],
         deadline: Deadline,
     ) -> dict[TopicPartition, int]:
         topics: dict[str, list[ListOffsetsPartition]] = {}

@@ -1,8 +1,10 @@
 """Changes to an existing topic: its configs, its partition count, its log starts."""
 
 from collections.abc import Collection, Mapping
+from functools import partial
 
 from fencelog.client.cluster import Cluster
+from fencelog.client.leaders_of import ask_leaders
 from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.rpc.connection import Connection
@@ -103,30 +105,13 @@ class TopicChanges:
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Raise each partition's log start to this offset (-1: HW); return the log starts."""
-        found: dict[TopicPartition, int] = {}
-        deadline = self._cluster.deadline()
-
-        async def attempt() -> None:
-            by_leader: dict[Connection, list[TopicPartition]] = {}
-            for partition in offsets:
-                if partition not in found:
-                    leader = await self._cluster.leader(partition, deadline)
-                    by_leader.setdefault(leader, []).append(partition)
-            for connection, partitions in by_leader.items():
-                found.update(await self._delete(connection, partitions, offsets, deadline))
-
-        def stale() -> None:
-            for partition in offsets:
-                self._cluster.forget(partition.topic)
-
-        await retrying(attempt, deadline, stale)
-        return found
+        return await ask_leaders(self._cluster, offsets, partial(self._delete, offsets))
 
     async def _delete(
         self,
+        offsets: Mapping[TopicPartition, int],
         connection: Connection,
         partitions: Collection[TopicPartition],
-        offsets: Mapping[TopicPartition, int],
         deadline: Deadline,
     ) -> dict[TopicPartition, int]:
         topics: dict[str, list[DeleteRecordsPartition]] = {}

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TypeVar
 
 from fencelog.client.cluster import TRANSACTION, Cluster
+from fencelog.client.leaders_of import ask_leaders
 from fencelog.client.model import (
     OpenBatch,
     ProducerDescription,
@@ -227,26 +228,9 @@ class TransactionAdmin:
         """Ask each partition's leader; a partition that was deleted meanwhile has no producers."""
         found: dict[TopicPartition, list[ProducerDescription]] = {}
         for start in range(0, len(partitions), PARTITIONS_PER_REQUEST):
-            await self._producers(partitions[start : start + PARTITIONS_PER_REQUEST], found)
+            asked = partitions[start : start + PARTITIONS_PER_REQUEST]
+            found.update(await ask_leaders(self._cluster, asked, self._producers_of))
         return found
-
-    async def _producers(
-        self,
-        partitions: Sequence[TopicPartition],
-        found: dict[TopicPartition, list[ProducerDescription]],
-    ) -> None:
-        deadline = self._cluster.deadline()
-
-        async def attempt() -> None:
-            by_leader: dict[Connection, list[TopicPartition]] = {}
-            for each in partitions:
-                if each not in found:
-                    leader = await self._cluster.leader(each, deadline)
-                    by_leader.setdefault(leader, []).append(each)
-            for connection, asked in by_leader.items():
-                found.update(await self._producers_of(connection, asked, deadline))
-
-        await retrying(attempt, deadline, lambda: self._stale(partitions))
 
     async def _producers_of(
         self, connection: Connection, partitions: Sequence[TopicPartition], deadline: Deadline
