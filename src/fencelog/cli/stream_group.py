@@ -1,7 +1,7 @@
 """``fencelog stream group``: create, list, describe, reset and delete the readers of streams."""
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
@@ -107,7 +107,8 @@ def describe(
             return
         say(
             f"{shown['group']}  reads {shown['stream']}, {len(_list(shown['readers']))} readers, "
-            f"{shown['unread']} unread{', finished' if shown['finished'] else ''}"
+            f"{shown['unread']} unread, {shown['unread_bytes']} bytes"
+            f"{', finished' if shown['finished'] else ''}"
         )
         show_rows(_list(shown["segments"]), SEGMENT_COLUMNS, Format.TABLE)
         if shown["checkpoints"]:
@@ -235,10 +236,18 @@ async def _listed(cluster: "Cluster") -> list[Row]:
 async def _described(group: "ReaderGroup") -> Row:
     found = await group.get()
     cut = dict(await group.stream_cut())
-    return description(found, cut, await group.unread_events())
+    unread = Unread(await group.unread_events(), await group.unread_bytes())
+    return description(found, cut, unread)
 
 
-def description(found: "ReaderGroupDescription", cut: dict[int, int], unread: int) -> Row:
+class Unread(NamedTuple):
+    """What follows a group's positions: offsets, and stored bytes."""
+
+    events: int
+    size: int
+
+
+def description(found: "ReaderGroupDescription", cut: dict[int, int], unread: Unread) -> Row:
     """The object that ``stream group describe`` prints."""
     owners = {index: each.name for each in found.readers for index in each.segments}
     segments: list[Row] = [
@@ -265,7 +274,8 @@ def description(found: "ReaderGroupDescription", cut: dict[int, int], unread: in
         "group": found.name,
         "stream": found.stream,
         "finished": found.is_finished,
-        "unread": unread,
+        "unread": unread.events,
+        "unread_bytes": unread.size,
         "readers": [
             {"reader": each.name, "incarnation": each.incarnation, "segments": [*each.segments]}
             for each in found.readers

@@ -407,6 +407,19 @@ class PartitionLog(LogView):
         assert not isinstance(plan, ErrorCode), plan
         return None if plan is None or plan.is_empty else plan
 
+    def bytes_from(self, offset: Offset) -> int:
+        """Return the stored bytes from the batch that has an offset to the end.
+
+        By the index, so up to an interval too many, and 0 at the end. Below the log start: from
+        the first segment on.
+        """
+        state = self._state
+        if offset >= state.log_end:
+            return 0
+        first = state.segment_of(max(offset, state.segments[0].base_offset))
+        later = sum(each.size for each in state.segments if each.base_offset > first.base_offset)
+        return first.size - first.position(offset) + later
+
     # Upkeep
 
     def reconfigure(self, config: LogConfig) -> None:

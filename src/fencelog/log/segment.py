@@ -79,6 +79,10 @@ class Segment:
             self.undated_size = self.size
         self.next_offset = Offset(last_offset + 1)
 
+    def position(self, offset: Offset) -> int:
+        """Return a position at, or a little before, the batch that has an offset."""
+        return self.index.position(max(offset - self.base_offset, 0))
+
     def end_position(self, offset: Offset) -> int:
         """Return a position at, or a little after, the end of the batches below an offset."""
         if offset >= self.next_offset:

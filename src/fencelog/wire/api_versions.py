@@ -102,6 +102,7 @@ class ApiKey(_Requests):
     CREATE_STREAM = 10020, 0, 0
     DESCRIBE_STREAMS = 10021, 0, 0
     RESIZE_STREAM = 10022, 0, 0
+    DESCRIBE_UNREAD = 10023, 0, 0
 
 
 class BrokerApiKey(_Requests):

@@ -7,7 +7,7 @@ import pytest
 
 from fencelog.cli.output import UsageError
 from fencelog.cli.stream_cut import parse_place
-from fencelog.cli.stream_group import description
+from fencelog.cli.stream_group import Unread, description
 from fencelog.cli.stream_read import default_name, is_behind
 from fencelog.client.streams.group_model import (
     ReaderDescription,
@@ -109,7 +109,7 @@ def test_a_group_is_shown_with_who_has_which_segment_and_what_waits() -> None:  
         checkpoints={"noon": {0: 7}, "midnight": None},
         is_finished=False,
     )
-    shown = description(found, {2: 6, 1: 4}, 9)
+    shown = description(found, {2: 6, 1: 4}, Unread(events=9, size=700))
     segments = shown["segments"]
     assert segments == [
         {"segment": 1, "state": "unassigned", "reader": None, "position": 4, "waits_for": []},
@@ -121,4 +121,5 @@ def test_a_group_is_shown_with_who_has_which_segment_and_what_waits() -> None:  
         {"checkpoint": "noon", "complete": True, "segments": {"0": 7}},
         {"checkpoint": "midnight", "complete": False, "segments": None},
     ]
-    assert (shown["group"], shown["stream"], shown["unread"]) == ("audit", "orders", 9)
+    assert (shown["group"], shown["stream"]) == ("audit", "orders")
+    assert (shown["unread"], shown["unread_bytes"]) == (9, 700)

@@ -54,6 +54,7 @@ def test_a_blocking_reader_goes_on_where_the_one_before_was_left(
         assert log.reader_groups() == ["g"]
         assert group.get().unassigned.keys() == {0}
         assert group.unread_events() >= 0
+        assert group.unread_bytes() >= 0
         group.delete()
 
 

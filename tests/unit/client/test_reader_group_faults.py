@@ -10,8 +10,10 @@ import fencelog.aio
 from fencelog.client.model import DataLossError
 from fencelog.client.streams.group_model import ReaderGroupError, state_topic
 from fencelog.client.streams.group_reader import GroupReader
+from fencelog.client.streams.group_state import Build
 from fencelog.client.streams.reader_group import ReaderGroup
 from fencelog.client.topic_changes import TopicChanges
+from fencelog.coordination.reader_group.updates import WentOffline
 from fencelog.coordination.synchronizer.records import ForeignRecordError
 from fencelog.errors import FencelogError
 from fencelog.testing import LocalBroker
@@ -356,17 +358,52 @@ def test_a_reset_to_the_earliest_begins_behind_what_retention_has_deleted(
 def test_a_reader_that_cannot_read_its_segment_ends_with_the_error(
     fencelog_broker: LocalBroker,
 ) -> None:
-    # R9: an operator has named an offset that no log can have
+    # R9: the state names an offset that no log can have
     async def scenario(log: fencelog.aio.Client) -> None:
         await write(log, "s", ["k"], range(5))
         group = log.reader_group("g", "s")
         async with group.reader("r1") as reader:
             assert await next_events(reader)
-            await group.reader_offline("r1", {0: 1 << 63, 1: 1 << 63})
+            member = reader._member
+            assert member is not None
+            for beyond in ({7: 0}, {0: -1}, {0: 600}, {1: 1 << 63}):
+                with pytest.raises(ReaderGroupError, match=r"positions in reader group g: "):
+                    await group.reader_offline("r1", beyond)
+            nowhere = {0: 1 << 63, 1: 1 << 63}
+            offline = WentOffline("r1", member._incarnation, nowhere, is_exact=True)
+            await group._copy.write(lambda _: offline)
         other = group.reader("r2", commit_interval_s=None)
         await other.__aenter__()
         with pytest.raises((OverflowError, struct.error)):
             await asyncio.wait_for(other.next_batch(), 5)
         await other.close()
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_an_incarnation_that_joins_while_the_one_before_is_declared_offline_reads_on(
+    fencelog_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R6, R9
+    async def scenario(log: fencelog.aio.Client) -> None:
+        await write(log, "s", ["k"], range(5))
+        group = log.reader_group("g", "s")
+        former = group.reader("r1", commit_interval_s=None)
+        await former.__aenter__()
+        following = log.reader_group("g", "s").reader("r1", commit_interval_s=None)
+        write_update = group._copy.write
+
+        async def write_and_join(build: Build) -> int | None:
+            offset = await write_update(build)
+            await following.__aenter__()
+            return offset
+
+        monkeypatch.setattr(group._copy, "write", write_and_join)
+        await group.reader_offline("r1")
+        assert await next_events(following) == [f"k:{number}" for number in range(5)]
+        await following.check()
+        await following.close()
+        await former.close()
 
     run(fencelog_broker, scenario)

@@ -260,6 +260,7 @@ def test_a_reset_to_a_checkpoint_reads_again_from_there(fencelog_broker: LocalBr
             for each in readers:
                 await each.reader.commit()
             assert await group.unread_events() == 0
+            assert await group.unread_bytes() == 0
             for each in readers:
                 each.found.clear()
             await group.reset("c")
@@ -287,12 +288,17 @@ def test_a_bounded_group_ends_at_its_cut_for_all_readers(fencelog_broker: LocalB
         end = {place.partition: offset for place, offset in ends.items()}
         await write(log, "s", KEYS, range(8, 10))
         bounded = log.reader_group("bounded", "s", end=end)
+        await bounded.create()
+        whole = log.reader_group("whole", "s")
+        await whole.create()
+        assert 0 < await bounded.unread_bytes() < await whole.unread_bytes()
         async with reading(bounded, "r1", "r2") as readers:
             await until(lambda: all(each.is_finished for each in readers), "both have ended")
             found = [*readers[0].found, *readers[1].found]
             assert sorted(texts(found)) == sorted(expected(KEYS, range(8)))
             assert (await bounded.get()).is_finished
             assert await bounded.unread_events() == 0
+            assert await bounded.unread_bytes() == 0
 
     run(fencelog_broker, scenario, segments=2)
 

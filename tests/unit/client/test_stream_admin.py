@@ -147,12 +147,12 @@ def test_a_merge_is_done_when_its_successor_is_open() -> None:
 
 def test_a_split_elsewhere_is_not_taken_for_the_one_that_was_asked_for() -> None:
     refused = ResizeStreamResponse(
-        error_code=ErrorCode.INVALID_REQUEST, error_message="segment 0 is sealed"
+        error_code=ErrorCode.INVALID_REQUEST, error_message="stream t: segment 0 is sealed"
     )
     with FakeBroker() as broker, Client(broker.address) as client:
         broker.next(ApiKey.RESIZE_STREAM, None, refused)
         broker.next(ApiKey.DESCRIBE_STREAMS, described(SPLIT))
-        with pytest.raises(RequestError, match="split of 0 of stream t: segment 0 is sealed"):
+        with pytest.raises(RequestError, match="split of segment 0: stream t: segment 0 is sealed"):
             client.split_segment("t", 0, at=5)
 
 
@@ -176,3 +176,14 @@ def test_a_description_says_where_a_sealed_segment_ends() -> None:
         first, *others = client.describe_stream("t").segments
     assert first == with_state(ONE.segments[0], SegmentState.SEALED, Offset(7))
     assert {each.end for each in others} == {NO_END}
+
+
+@pytest.mark.parametrize("segments", [[], [3]])
+def test_a_merge_of_less_than_two_segments_is_refused_and_splits_nothing(
+    segments: list[int],
+) -> None:
+    # R1
+    with FakeBroker() as broker, Client(broker.address) as client:
+        with pytest.raises(RequestError, match="two or more segments merge; to split one, use spl"):
+            client.merge_segments("t", segments)
+        assert broker.asked.count(ApiKey.RESIZE_STREAM) == 0

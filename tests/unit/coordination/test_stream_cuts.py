@@ -4,7 +4,9 @@ import pytest
 
 from fencelog.coordination.reader_group.cuts import (
     CutError,
+    ahead,
     check_cut,
+    check_offsets,
     check_order,
     earliest,
     newest,
@@ -82,6 +84,26 @@ def test_reading_begins_at_what_retention_has_left() -> None:
     assert earliest(deleted(merged, 0, 1)) == {2: 0}
 
 
+@pytest.mark.parametrize(
+    ("positions", "text"),
+    [
+        ({4: 0}, "there is no segment 4, only 0 to 3"),
+        ({0: 11}, "offset 11 of segment 0, which ends at 10"),
+        ({1: 6}, "offset 6 of segment 1, which ends at 5"),
+        ({2: -1}, "offset -1 of segment 2"),
+        ({2: 1 << 63}, "offset 9223372036854775808 of segment 2"),
+    ],
+)
+def test_an_offset_that_a_segment_does_not_have_is_refused(
+    positions: dict[int, int], text: str
+) -> None:
+    # R10
+    found = after_split(stream(2), 0, 10)
+    check_offsets(found, {0: 10, 1: 5, 2: 0}, {1: 5})
+    with pytest.raises(CutError, match=f"^{text}$"):
+        check_offsets(found, positions, {1: 5})
+
+
 def test_the_newest_cut_is_at_the_ends_of_what_is_written() -> None:
     found = after_split(stream(2), 0, 10)
     assert newest(found, {1: 5, 2: 6, 3: 7}) == {2: 6, 3: 7, 1: 5}
@@ -94,3 +116,7 @@ def test_unread_is_what_follows_a_cut_in_it_and_after_it() -> None:
     assert unread(found, {0: 4, 1: 5}, ends) == 6 + 6 + 7
     assert unread(found, {2: 6, 3: 6, 1: 5}, ends) == 1
     assert unread(found, {0: 4, 1: 0}, ends, until={0: 10, 1: 2}) == 6 + 2
+    assert ahead(found, {0: 4, 1: 5}) == {0: 4, 1: 5, 2: 0, 3: 0}
+    assert ahead(found, {2: 6, 3: 6, 1: 5}) == {1: 5, 2: 6, 3: 6}
+    assert ahead(found, {0: 4, 1: 0}, {0: 10, 1: 2}) == {0: 4, 1: 0}
+    assert ahead(deleted(found, 0), {0: 4, 1: 5}) == {1: 5, 2: 0, 3: 0}

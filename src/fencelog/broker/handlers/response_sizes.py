@@ -11,6 +11,7 @@ from fencelog.wire.messages.describe_configs import DescribeConfigsRequest
 from fencelog.wire.messages.describe_groups import DescribeGroupsRequest
 from fencelog.wire.messages.describe_ownership import DescribeOwnershipRequest
 from fencelog.wire.messages.describe_streams import DescribeStreamsRequest
+from fencelog.wire.messages.describe_unread import DescribeUnreadRequest
 from fencelog.wire.messages.list_offsets import ListOffsetsRequest
 from fencelog.wire.messages.metadata import MetadataRequest
 from fencelog.wire.messages.offset_fetch import OffsetFetchRequest
@@ -56,6 +57,12 @@ def of_groups(broker: Broker, message: DescribeGroupsRequest) -> int:
 
 
 def of_list_offsets(broker: Broker, message: ListOffsetsRequest) -> int:
+    """Return the bytes for the named partitions."""
+    del broker
+    return sum(len(topic.partitions) for topic in message.topics) * PARTITION_BYTES
+
+
+def of_unread(broker: Broker, message: DescribeUnreadRequest) -> int:
     """Return the bytes for the named partitions."""
     del broker
     return sum(len(topic.partitions) for topic in message.topics) * PARTITION_BYTES

@@ -22,6 +22,7 @@ from fencelog.broker.handlers import (
     topics,
     transaction_admin,
     transactions,
+    unread,
     versioned,
     write_txn_markers,
 )
@@ -55,6 +56,7 @@ from fencelog.wire.messages.describe_ownership import DescribeOwnershipRequest
 from fencelog.wire.messages.describe_producers import DescribeProducersRequest
 from fencelog.wire.messages.describe_streams import DescribeStreamsRequest
 from fencelog.wire.messages.describe_transactions import DescribeTransactionsRequest
+from fencelog.wire.messages.describe_unread import DescribeUnreadRequest
 from fencelog.wire.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
 )
@@ -163,6 +165,7 @@ def _of_streams() -> list[tuple[ApiKey, RawHandler]]:
         _on(CreateStreamRequest, streams.create_stream),
         _on(DescribeStreamsRequest, streams.describe_streams, response_sizes.of_streams),
         _on(ResizeStreamRequest, streams.resize_stream),
+        _on(DescribeUnreadRequest, unread.describe_unread, response_sizes.of_unread),
     ]
 
 

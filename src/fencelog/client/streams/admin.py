@@ -128,6 +128,10 @@ class StreamAdmin:
 
         Raises RequestError as ``split`` does.
         """
+        if len(segments) < 2:
+            listed = ", ".join(map(str, segments)) or "nothing"
+            text = f"two or more segments merge; to split one, use split: {listed}"
+            raise failure(ErrorCode.INVALID_REQUEST, f"merge in stream {name}", text)
         return await self._resize(name, list(segments), MIDDLE)
 
     async def _resize(self, name: str, segments: list[int], split_at: int) -> list[int]:
@@ -136,7 +140,8 @@ class StreamAdmin:
             name=name, segments=segments, split_at=split_at, timeout_ms=self._timeout_ms()
         )
         verb = "split" if len(segments) == 1 else "merge"
-        what = f"{verb} of {', '.join(map(str, segments))} of stream {name}"
+        work = f"{verb} of segment {', '.join(map(str, segments))}"
+        what = f"{work} of stream {name}"
         deadline = self._cluster.deadline()
         may_be_done = False
 
@@ -158,13 +163,15 @@ class StreamAdmin:
             if answer.error_code:
                 code = error_code(answer.error_code)
                 may_be_done = may_be_done or code is ErrorCode.REQUEST_TIMED_OUT
-                raise failure(code, what, answer.error_message)
+                # The message of a broker names the stream.
+                raise failure(code, work if answer.error_message else what, answer.error_message)
             return list(answer.successors)
 
         return await retrying(attempt, deadline)
 
     def _timeout_ms(self) -> int:
-        return int(self._cluster.options.request_timeout_s * 1000)
+        """Return how long a broker may wait: it is to say so before the request ends here."""
+        return int(self._cluster.options.request_timeout_s * 750)
 
 
 def _check_not_older(found: StreamDescription, topic_id: TopicId, segment: int) -> None:

@@ -261,6 +261,10 @@ class ReaderGroup:
         """Return how many offsets are between the group and the end of its stream."""
         return self._loop.run(self._core.unread_events())
 
+    def unread_bytes(self) -> int:
+        """Return how many stored bytes are between the group and the end of its stream."""
+        return self._loop.run(self._core.unread_bytes())
+
 
 class StateSynchronizer(Generic[S]):
     """A copy of a shared state for blocking callers; names as for asyncio (R4)."""

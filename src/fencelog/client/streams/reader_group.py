@@ -26,6 +26,7 @@ from fencelog.client.streams.group_reader import GroupReader
 from fencelog.client.streams.group_state import GroupCopy
 from fencelog.client.streams.model import StreamDescription
 from fencelog.client.streams.positions import committed, metadata_of
+from fencelog.client.streams.unread import unread_bytes
 from fencelog.coordination.reader_group import cuts
 from fencelog.coordination.reader_group.state import EARLIEST, LATEST, Cut, GroupState, Settings
 from fencelog.coordination.reader_group.updates import (
@@ -41,6 +42,7 @@ from fencelog.rpc.failures import failure
 from fencelog.types import TopicPartition
 from fencelog.wire.own import OWNED_PREFIX
 
+NO_INCARNATION = -1
 STATE_CONFIGS = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -172,21 +174,30 @@ class ReaderGroup:
         """Declare a reader offline: others take its segments over at once, and it is fenced (R9).
 
         Without positions they go on at the last ones that the state has, or that were committed
-        since. With positions exactly there. Harmless where the reader is not online.
+        since. With positions exactly there. Harmless where the reader is not online. Raises
+        ReaderGroupError for a position that its segment does not have.
         """
+        if positions:
+            await self._check_positions(positions)
+        incarnation = NO_INCARNATION
 
         def offline(state: GroupState) -> WentOffline | None:
+            nonlocal incarnation
             self._check_created(state)
             found = state.readers.get(name)
             if found is None:
                 return None
+            incarnation = found.incarnation
             is_exact = positions is not None
             return WentOffline(name, found.incarnation, positions or {}, is_exact)
 
         await self._copy.write(offline)
-        # Its claim ends too, so that it learns of it without a look at the state.
+        # Its claim ends too, so that it learns of it without a look at the state: but not that of
+        # an incarnation that has joined since.
+        ownership, claims = Ownership(self._cluster), state_topic(self.name)
         with suppress(RequestError):
-            await Ownership(self._cluster).release(state_topic(self.name), [name])
+            if any(each.epoch == incarnation for each in await ownership.describe(claims, [name])):
+                await ownership.release(claims, [name])
 
     # --- checkpoints and cuts
 
@@ -233,6 +244,7 @@ class ReaderGroup:
         try:
             cut = await self._cut_of(to, state, described)
             cuts.check_cut(described.stream, cut)
+            await self._check_written(described, cut)
             if settings.end is not None:
                 cuts.check_order(described.stream, cut, settings.end)
         except cuts.CutError as error:
@@ -256,6 +268,22 @@ class ReaderGroup:
         open_now = [each.index for each in described.segments if each.end < 0]
         ends = await self._offsets(settings.stream, open_now, "latest")
         return cuts.unread(described.stream, await self._positions(state), ends, settings.end)
+
+    async def unread_bytes(self) -> int:
+        """Return how many stored bytes are between the group and the end of its stream (R10).
+
+        Brokers find them by their indexes: for each segment up to ``index.interval.bytes`` too many
+        (4 KiB by default). Compressed batches count as they are stored, control records too.
+        """
+        state = await self._state()
+        settings = state.settings
+        assert settings is not None, "it was checked"
+        described = await StreamAdmin(self._cluster).describe_stream(settings.stream)
+        ahead = cuts.ahead(described.stream, await self._positions(state), settings.end)
+        total = await unread_bytes(self._cluster, settings.stream, ahead)
+        ends = settings.end or {}
+        beyond = {index: max(at, ends[index]) for index, at in ahead.items() if index in ends}
+        return max(total - await unread_bytes(self._cluster, settings.stream, beyond), 0)
 
     # --- inside
 
@@ -295,10 +323,27 @@ class ReaderGroup:
         else:
             cut = start
         cuts.check_cut(described.stream, cut)
+        await self._check_written(described, cut)
         if self._end is not None:
             cuts.check_cut(described.stream, self._end)
             cuts.check_order(described.stream, cut, self._end)
         return cut
+
+    async def _check_positions(self, positions: Cut) -> None:
+        settings = (await self._state()).settings
+        assert settings is not None, "it was checked"
+        described = await StreamAdmin(self._cluster).describe_stream(settings.stream)
+        try:
+            await self._check_written(described, positions)
+        except cuts.CutError as error:
+            raise ReaderGroupError(f"positions in reader group {self.name}: {error}") from None
+
+    async def _check_written(self, described: StreamDescription, positions: Cut) -> None:
+        """Raise CutError for positions that segments do not have."""
+        cuts.check_offsets(described.stream, positions, {})
+        written = [index for index in positions if described.segments[index].end < 0]
+        ends = await self._offsets(described.name, written, "latest", "replicated")
+        cuts.check_offsets(described.stream, positions, ends)
 
     async def _cut_of(self, to: str | Cut, state: GroupState, described: StreamDescription) -> Cut:
         if not isinstance(to, str):
@@ -336,10 +381,14 @@ class ReaderGroup:
         return await retrying(attempt, self._cluster.deadline())
 
     async def _offsets(
-        self, stream: str, indexes: Sequence[int], spec: OffsetSpec
+        self,
+        stream: str,
+        indexes: Sequence[int],
+        spec: OffsetSpec,
+        isolation: Isolation = "transactional",
     ) -> Mapping[int, int]:
         places = [TopicPartition(stream, index) for index in indexes]
-        found = await Admin(self._cluster).offsets(places, spec, "transactional")
+        found = await Admin(self._cluster).offsets(places, spec, isolation)
         return {place.partition: offset for place, offset in found.items()}
 
     async def _positions(self, state: GroupState) -> Cut:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from fencelog.coordination.reader_group.state import SEGMENTS_MAX, Cut
 from fencelog.coordination.streams.model import HASH_SPACE, SegmentState, Stream
 
+OFFSET_MAX = (1 << 63) - 1
+
 
 class CutError(ValueError):
     """A stream cut does not fit the stream; the message says why."""
@@ -18,19 +20,9 @@ def check_cut(stream: Stream, cut: Cut) -> None:
     """Raise CutError if a cut does not cover all keys exactly, or an offset is impossible."""
     if not 0 < len(cut) <= SEGMENTS_MAX:
         raise CutError(f"a stream cut has 1 to {SEGMENTS_MAX} segments, not {len(cut)}")
-    segments = []
-    for index, offset in cut.items():
-        segment = stream.get(index)
-        if segment is None:
-            last = len(stream.segments) - 1
-            raise CutError(f"there is no segment {index}, only 0 to {last}")
-        if offset < 0 or 0 <= segment.end < offset:
-            text = f"offset {offset} of segment {index}"
-            end = f", which ends at {segment.end}" if segment.end >= 0 else ""
-            raise CutError(f"{text}{end}")
-        segments.append(segment)
+    check_offsets(stream, cut, {})
     at = 0
-    for each in sorted(segments, key=lambda each: each.low):
+    for each in sorted((stream.segments[index] for index in cut), key=lambda each: each.low):
         if each.low != at:
             what = "overlap" if each.low < at else "leave a gap"
             raise CutError(
@@ -40,6 +32,22 @@ def check_cut(stream: Stream, cut: Cut) -> None:
         at = each.high
     if at != HASH_SPACE:
         raise CutError(f"the segments of the cut end at {at}, not at {HASH_SPACE}")
+
+
+def check_offsets(stream: Stream, positions: Cut, ends: Mapping[int, int]) -> None:
+    """Raise CutError for an offset that a segment does not have, or has not yet.
+
+    ``ends``: those of segments that are written still, where no later position is possible.
+    """
+    for index, offset in positions.items():
+        segment = stream.get(index)
+        if segment is None:
+            last = len(stream.segments) - 1
+            raise CutError(f"there is no segment {index}, only 0 to {last}")
+        end = int(segment.end) if segment.end >= 0 else ends.get(index, OFFSET_MAX)
+        if not 0 <= offset <= end:
+            ends_at = "" if end == OFFSET_MAX else f", which ends at {end}"
+            raise CutError(f"offset {offset} of segment {index}{ends_at}")
 
 
 def check_order(stream: Stream, start: Cut, end: Cut) -> None:
@@ -93,6 +101,18 @@ def unread(stream: Stream, cut: Cut, ends: Mapping[int, int], until: Cut | None 
             end = ends.get(index, 0)
         total += max(end - cut.get(index, 0), 0)
     return total
+
+
+def ahead(stream: Stream, cut: Cut, until: Cut | None = None) -> dict[int, int]:
+    """Return where each segment is read next, from a cut on, up to those where reading ends.
+
+    Those whose records retention has removed have nothing.
+    """
+    return {
+        index: cut.get(index, 0)
+        for index in _reached(stream, cut, until)
+        if stream.segments[index].state is not SegmentState.DELETED
+    }
 
 
 def _reached(stream: Stream, indexes: Iterable[int], until: Cut | None = None) -> list[int]:
