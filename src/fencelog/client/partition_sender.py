@@ -156,6 +156,8 @@ class PartitionSender:
         """Where all that is not stored belongs, once it does not belong here."""
         self._sealed: SealedSegment | None = None
         self._sequence = 0
+        self._stored = NO_SEQUENCE
+        """The last sequence that is known to be stored here."""
         self._former: PartitionSender | None = None
         self._turn = partition.partition
         # The first batch of a transaction is sent alone: the leader verifies it.
@@ -300,7 +302,7 @@ class PartitionSender:
         Raises RequestError if the segment does not know any more whether it has it.
         """
         batch = head.batch
-        if self._sealed is not None and _has_forgotten(self._sealed, head):
+        if self._sealed is not None and _has_forgotten(self._sealed, head, self._stored):
             raise failure(
                 ErrorCode.UNKNOWN_PRODUCER_ID,
                 f"write of {batch.count} records to {self.partition}",
@@ -344,6 +346,7 @@ class PartitionSender:
                 answered = self._cluster.request_deadline(self._cluster.deadline())
                 body = await connection.answer(head.answer, answered)
                 offset = self._judge(head, self._result(connection, body, version), connection)
+                self._stored = _last_sequence(head)
                 self._settled()
                 if self._identity.producer_id >= 0:
                     self._window = IN_FLIGHT_MAX
@@ -461,18 +464,25 @@ class PartitionSender:
         raise failure(code, text, result.error_message)
 
 
+def _last_sequence(queued: _Queued) -> int:
+    """Return the sequence of a batch's last record; NO_SEQUENCE without idempotence."""
+    if queued.sequence == NO_SEQUENCE:
+        return NO_SEQUENCE
+    return (queued.sequence + queued.batch.count - 1) % SEQUENCE_MODULUS
+
+
 def _has_stored(sealed: SealedSegment, queued: _Queued) -> bool:
     """Whether a sealed segment has a batch: its sequences are not above the last one there."""
     if not queued.was_sent or queued.sequence == NO_SEQUENCE or sealed.last_sequence < 0:
         return False
-    return _has_sequence(sealed, queued.sequence + queued.batch.count - 1)
+    return _has_sequence(sealed, _last_sequence(queued))
 
 
-def _has_forgotten(sealed: SealedSegment, queued: _Queued) -> bool:
-    """Whether a sealed segment lacks what it had before a batch that may have been stored."""
-    if not queued.is_in_doubt or queued.sequence <= 0:
+def _has_forgotten(sealed: SealedSegment, queued: _Queued, stored: int) -> bool:
+    """Whether a sealed segment lacks a sequence that it had, and so may lack a batch in doubt."""
+    if not queued.is_in_doubt or stored == NO_SEQUENCE:
         return False
-    return sealed.last_sequence < 0 or not _has_sequence(sealed, queued.sequence - 1)
+    return sealed.last_sequence < 0 or not _has_sequence(sealed, stored)
 
 
 def _has_sequence(sealed: SealedSegment, sequence: int) -> bool:

@@ -175,12 +175,31 @@ def test_a_segment_has_forgotten_if_it_lacks_what_came_before(  # R2
     class Batch:
         count = 3
 
-    queued = _Queued(Batch(), was_sent=True, is_in_doubt=True, sequence=10)  # type: ignore[arg-type]
-    assert _has_forgotten(SealedSegment(5, last, ()), queued) is has_forgotten
+    queued = _Queued(Batch(), was_sent=True, is_in_doubt=True, sequence=13)  # type: ignore[arg-type]
+    assert _has_forgotten(SealedSegment(5, last, ()), queued, 9) is has_forgotten
+    assert not _has_forgotten(SealedSegment(5, last, ()), queued, -1), "nothing was stored before"
     queued.is_in_doubt = False
-    assert not _has_forgotten(SealedSegment(5, last, ()), queued)
-    first = _Queued(Batch(), was_sent=True, is_in_doubt=True, sequence=0)  # type: ignore[arg-type]
-    assert not _has_forgotten(SealedSegment(5, -1, ()), first)
+    assert not _has_forgotten(SealedSegment(5, last, ()), queued, 9)
+
+
+@story
+async def test_batches_in_doubt_behind_one_that_was_not_stored_are_written_to_successors() -> None:
+    # R2
+    world = World()
+    writer = await Writer.open(world)
+    await writer.queue(LOW)
+    await writer.sender.flush()
+    world.is_prompt = False
+    for _ in range(3):
+        await writer.queue(LOW)
+    await steps()
+    assert len(world.line.waiting) == 3
+    world.line.close()
+    world.late.clear()
+    world.split(0)
+    world.is_prompt = True
+    await writer.sender.flush()
+    assert world.order_of(LOW) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
