@@ -28,7 +28,7 @@ from rich.table import Table
 
 from fencelog_sim.run import Case, Result, run
 from fencelog_sim.shrink import shrink
-from fencelog_sim.workloads import PROVEN, WORKLOADS
+from fencelog_sim.workloads import WORKLOADS
 
 SEEDS_PER_PROCESS = 100
 """A worker keeps the tasks of killed processes in memory, so it is replaced after these many."""
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.case is not None:
         return _one(options, _read_case(options.case))
     wanted = options.workload or ("all" if options.seed is None else "queue")
-    names = sorted(PROVEN) if wanted == "all" else [wanted]
+    names = sorted(WORKLOADS) if wanted == "all" else [wanted]
     if options.seed is not None and len(names) == 1:
         return _one(options, Case(options.seed, names[0], brokers=options.brokers))
     if options.seed is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fencelog_sim.workloads import PROVEN
+from fencelog_sim.workloads import WORKLOADS
 from tests.support.waiting import wait_until
 
 SEEDS = 200
@@ -58,9 +58,9 @@ def simulate(*arguments: str) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S)
 def test_two_hundred_seeds_show_no_anomaly_and_all_kinds_of_faults() -> None:
-    share = SEEDS // len(PROVEN)
+    share = SEEDS // len(WORKLOADS)
     told = simulate("--seeds", f"0:{share}", "--workload", "all")
-    assert f"{share * len(PROVEN)} seeds, 0 failed" in told
+    assert f"{share * len(WORKLOADS)} seeds, 0 failed" in told
     for kind in ("kill", "power", "client-kill", "pause", "cut", "reset", "sync-fails"):
         assert f"\n {kind} " in told, told
 

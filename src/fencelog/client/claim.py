@@ -194,6 +194,7 @@ class Claim(GrantFacts):
         self.connections.disconnect("the claim is released")
         if is_held:
             self._error = self._loss("it was released")
+            self._signal()  # a connection may wait for the claim to be attached to it
         task.cancel()
         await asyncio.wait([task])
         try:

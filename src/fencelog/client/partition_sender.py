@@ -156,7 +156,7 @@ class PartitionSender:
         """Where all that is not stored belongs, once it does not belong here."""
         self._sealed: SealedSegment | None = None
         self._sequence = 0
-        self._stored = NO_SEQUENCE
+        self._stored: int = NO_SEQUENCE
         """The last sequence that is known to be stored here."""
         self._former: PartitionSender | None = None
         self._turn = partition.partition

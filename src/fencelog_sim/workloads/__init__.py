@@ -31,9 +31,5 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
 }
 """Every workload by its name; each call makes a fresh one."""
 
-PROVEN = frozenset(WORKLOADS) - {"readers"}
-"""Those that ``--workload all`` means. ``readers`` is run by its name only, while its seed 12, in
-which a client does not end, is not explained."""
-
 POINTS: Mapping[str, Points] = {"streams": STREAM_POINTS, "readers": STREAM_POINTS}
 """What faults may wait for besides, by the workload's name."""

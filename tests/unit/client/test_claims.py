@@ -107,6 +107,24 @@ def test_a_claim_that_ends_is_released_on_the_connection_it_came_on(
         claim.check()
 
 
+def test_who_waits_for_a_claim_whose_connection_is_lost_is_told_that_it_was_released(
+    owner: Owner,
+) -> None:  # O7
+    async def scenario() -> None:
+        async with await fencelog.aio.connect(owner.address) as log:
+            claim = await log.own("t/0", lease_s=30.0).__aenter__()
+            assert claim._home is not None
+            claim._home.close()
+            waiting = asyncio.create_task(claim.check())
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await claim.release()
+            with pytest.raises(OwnershipLostError, match="it was released"):
+                await asyncio.wait_for(waiting, 10)
+
+    asyncio.run(scenario())
+
+
 def test_a_claim_of_what_is_being_granted_is_made_again(owner: Owner, log: Client) -> None:  # O9
     busy = OwnResponse(error_code=ErrorCode.CLAIM_IN_PROGRESS)
     owner.next(ApiKey.OWN, busy, busy)
