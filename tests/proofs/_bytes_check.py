@@ -115,16 +115,17 @@ class Checker:
     def __init__(self, left: Left) -> None:
         """Nothing was started yet."""
         self._left = left
-        self._references: dict[tuple[int, bool], Meaning] = {}
+        self._references: dict[tuple[int, bool, str | None], Meaning] = {}
 
-    async def reference(self, end: int, *, rebuilt: bool) -> Meaning:
+    async def reference(self, end: int, *, rebuilt: bool, lost: str | None = None) -> Meaning:
         """What a start comes to where nothing is damaged and the log ends at ``end``.
 
-        It is held against what the live broker had in memory then.
+        It is held against what the live broker had in memory then. ``lost``: a file that is not
+        there.
         """
         left = self._left
-        if (end, rebuilt) not in self._references:
-            files = dict(left.files)
+        if (end, rebuilt, lost) not in self._references:
+            files = {path: data for path, data in left.files.items() if path != lost}
             if rebuilt:
                 files.pop(layout.CLEAN_SHUTDOWN, None)
             whole = await start(left, disk_of(_cut_at(left, files, end)))
@@ -135,8 +136,8 @@ class Checker:
                 live = live._replace(segments=whole.meaning.segments)
             problem = disagreement(live, whole.meaning, stored)
             assert problem is None, f"{left.name}, {left.stop}, at {end}: {problem}"
-            self._references[end, rebuilt] = whole.meaning
-        return self._references[end, rebuilt]
+            self._references[end, rebuilt, lost] = whole.meaning
+        return self._references[end, rebuilt, lost]
 
     async def check(self, fault: Fault, disk: SimDisk) -> Outcome:
         """Start on a disk that has this fault."""
@@ -153,10 +154,19 @@ class Checker:
         what = _service(left, disk, started)
         problem = _wrong_end(left, fault, started) or _wrong_bytes(left, disk, started)
         if problem is None:
-            expected = await self.reference(started.end, rebuilt=what != SAME)
+            rebuilt = what != SAME
+            expected = await self.reference(started.end, rebuilt=rebuilt)
+            if started.meaning != expected and rebuilt and _tells_of_deleted(left, fault.path):
+                expected = await self.reference(started.end, rebuilt=True, lost=fault.path)
             if started.meaning != expected:
                 problem = f"ends at {started.end} and means {started.meaning}, not {expected}"
         return Outcome(what, problem)
+
+
+def _tells_of_deleted(left: Left, path: str) -> bool:
+    """Whether a file is the first segment's snapshot: nothing else tells of deleted producers."""
+    first = min(each.path for each in left.batches)
+    return path == f"{first.removesuffix(layout.LOG)}{layout.SNAPSHOT}"
 
 
 def _moved_in_gap(left: Left, fault: Fault) -> bool:
