@@ -38,8 +38,6 @@ STRIKE_WITHIN_S = 0.05
 STEP_S, REST_S, COPY_S = 30.0, 60.0, 300.0
 """The longest waits: for the next part of the bytes, for the end of resizes, for the copy."""
 LOOK_S = 0.05
-COUNT_S = 1.0
-Strike = str
 
 
 @dataclass
@@ -104,7 +102,7 @@ class Rig:
         with (self._folder / f"{name}.stderr").open("ab") as stderr:
             self._processes[name] = subprocess.Popen(command, stderr=stderr)
 
-    def strike(self, kind: Strike) -> None:
+    def strike(self, kind: str) -> None:
         """Kill or stop one, and start it again."""
         self.verdict.strikes[kind] += 1
         if kind == "broker":
@@ -128,6 +126,8 @@ class Rig:
         """Split or merge, with a strike at one of its moments."""
         stream = client.describe_stream(STREAM)
         opened = [each for each in stream.stream.covering if each.state is SegmentState.OPEN]
+        if not opened:
+            return  # each is a part of a resize that goes on
         place = self._random.randrange(len(opened))
         merged = [each.index for each in opened[place : place + 2]]
         is_merge = len(opened) >= OPEN_MAX or self._random.random() < 0.5
@@ -146,18 +146,21 @@ class Rig:
         resizing.join()
 
     def stop(self, prefix: str) -> None:
-        """Let them end what they do."""
+        """Let them end what they do; note those that have ended, or end, by an error."""
         ended = [each for each in self._processes if each.startswith(prefix)]
         for name in ended:
             self._processes[name].terminate()
         for name in ended:
             process = self._processes.pop(name)
             try:
-                process.wait(REST_S)
+                status: object = process.wait(REST_S)
             except subprocess.TimeoutExpired:
-                self.verdict.problems.append(f"{name} did not end within {REST_S:.0f} s")
+                status = f"none within {REST_S:.0f} s"
                 process.kill()
                 process.wait()
+            if status != 0:
+                said = (self._folder / f"{name}.stderr").read_text(errors="replace")[-500:]
+                self.verdict.problems.append(f"{name} ended with status {status}: {said}")
 
     def close(self) -> None:
         """Kill what still runs."""
@@ -250,12 +253,9 @@ def _is_at_rest(client: Client) -> bool:
         if {each.state for each in found} & {SegmentState.OPENING, SegmentState.SEALING}:
             return False
         places = [TopicPartition(STREAM, each.index) for each in found]
-        stable, ends = (client.offsets(places, "latest", level) for level in LEVELS)
-        return stable == ends
+        stable = client.offsets(places, "latest", "transactional")
+        return stable == client.offsets(places, "latest", "replicated")
     return False
-
-
-LEVELS = ("transactional", "replicated")
 
 
 def _read(client: Client) -> list[Any]:
