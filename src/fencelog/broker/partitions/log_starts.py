@@ -29,12 +29,13 @@ async def advance_starts(
         problem = await _keep(partition, later[partition], end)
         if problem is not None:
             del later[partition]
-            failed[partition] = problem
+            if is_open(partition):  # else it was deleted meanwhile
+                failed[partition] = problem
     ready: dict[Partition, Offset] = {}
     for partition, start in later.items():
         if partition.failure is None:
             ready[partition] = start
-        elif is_open(partition):  # else it was deleted meanwhile
+        elif is_open(partition):
             failed[partition] = StorageError(f"{partition.name} has failed: {partition.failure}")
     if ready:
         await directory.checkpoint({}, {each.name: start for each, start in ready.items()})
@@ -53,7 +54,9 @@ async def _keep(partition: Partition, start: Offset, end: Offset | Rejected) -> 
             await partition.committed(end)
         if partition.recovery_point < max(start, end):
             await partition.sync()
-        await partition.files.keep_producers(start)
+        bases = partition.log.segment_base_offsets
+        if len(bases) > 1 and bases[1] <= start:  # else no segment will be deleted
+            await partition.files.keep_producers(start)
     except NotLeaderError:
         return None  # it was deleted
     except StorageError as error:
