@@ -204,9 +204,12 @@ class PartitionSender:
         """Begin where a sender of the same partition ends: its topic was created anew."""
         self._former = former
 
-    async def stop(self) -> None:
-        """Stop sending; returns when the task has ended."""
+    def cancel(self) -> None:
+        """Stop sending, and give nothing on any more."""
         self._task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until the task has ended."""
         await asyncio.wait([self._task])
 
     def _ended(self, task: "asyncio.Task[None]") -> None:

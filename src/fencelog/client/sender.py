@@ -311,8 +311,11 @@ class Sender:
     async def _drop(self) -> None:
         senders = [*self._partitions.values(), *self._former]
         self._partitions, self._former = {}, []
+        # All before anything is awaited: one that runs on may give what it has to a new one.
         for sender in senders:
-            await sender.stop()
+            sender.cancel()
+        for sender in senders:
+            await sender.ended()
         self._waiting_bytes = 0
         self._deliveries.clear()
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fencelog.client.sender import ProducerOptions
@@ -131,12 +131,26 @@ def test_each_key_is_stored_in_the_order_in_which_it_was_sent_and_once(  # R2
     played(story(), str(seed))
 
 
+GIVEN_ON_AT_THE_END: list[Step] = [
+    ("resize", 0),
+    ("send", 1332),
+    ("send-and-take", 0),
+    ("split", 1969),
+    ("seal", 0),
+    *[("send", 0)] * 4,
+    ("arrive", 0),
+    *[("send", 0)] * 4,
+]
+"""A sender gives a batch to a successor while the abort stops the senders."""
+
+
 @given(
     st.lists(st.tuples(STEPS, st.booleans()), min_size=1, max_size=3),
     st.integers(1, 3),
     st.integers(0, 99),
 )
 @settings(deadline=None, max_examples=40)
+@example([(GIVEN_ON_AT_THE_END, False), ([("send", 0)] * 10, True)], 3, 0)
 def test_what_transactions_commit_is_in_order_and_once_and_what_they_abort_is_gone(  # R2, E10
     transactions: list[tuple[list[Step], bool]], segments: int, seed: int
 ) -> None:
