@@ -91,6 +91,29 @@ async def test_announcements_of_many_take_no_more_than_the_budget(world: World) 
         assert (node.server._queued_bytes, node.server._growing) == (0, {})
 
 
+async def test_of_many_that_wait_for_memory_one_goes_on_in_an_iteration(world: World) -> None:
+    async with world.node(queued_bytes_max=64 << 20) as node, AsyncExitStack() as stack:
+        server = node.server
+        server.reserve(65 << 20)
+        for _ in range(40):
+            _, writer = await asyncio.open_connection(*node.address)
+            stack.callback(writer.close)
+            writer.write((90 << 20).to_bytes(4, "big") + bytes(64 << 10))
+        await until(lambda: len(server._held) == 39, "all but the first wait")
+        held = dict(server._held)
+        server.release(65 << 20)
+        gone_on = []
+        while server._held:
+            before = len(server._held)
+            await asyncio.sleep(0)
+            gone_on.append(before - len(server._held))
+        assert max(gone_on) == 1
+        assert not any(each.is_backpressured for each in held)
+        assert len(server._growing) == 40, "their frames are not complete"
+    await until(lambda: not server._connections, "all are gone")
+    assert (server._queued_bytes, server._growing, server._held) == (0, {}, {})
+
+
 async def test_large_frames_that_do_not_fit_the_budget_come_in_one_after_the_other(
     world: World,
 ) -> None:

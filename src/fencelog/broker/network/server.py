@@ -53,6 +53,9 @@ class Server:
         self._queued_bytes = 0
         self._growing: dict[Connection, None] = {}
         """Connections whose frame requested more memory than it got at once, in that order."""
+        self._held: dict[Connection, None] = {}
+        """Those of them that wait for it: nothing is read from them."""
+        self._is_resuming = False
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._accepted = 0
@@ -169,9 +172,7 @@ class Server:
         self._queued_bytes -= size
         assert self._queued_bytes >= 0, self._queued_bytes
         self._answered.set()
-        if self._growing and self.reserve(0):
-            for connection in list(self._growing):
-                connection.resumed()
+        self._resume_soon()
 
     def out_of_memory(self, connection: Connection) -> None:
         """Log that memory was refused while a connection was served."""
@@ -189,15 +190,39 @@ class Server:
         If none could go on, incomplete frames would wait for each other.
         """
         self._growing[connection] = None
-        return self.reserve(0) or next(iter(self._growing)) is connection
+        if self.reserve(0) or next(iter(self._growing)) is connection:
+            return True
+        self._held[connection] = None
+        return False
 
     def frame_completed(self, connection: Connection) -> None:
         """A frame is complete, or its connection closed: the next one may go on."""
         if connection in self._growing:
             del self._growing[connection]
+            self._held.pop(connection, None)
             for first in self._growing:
-                first.resumed()
+                self._resume(first)
                 break
+
+    def _resume_soon(self) -> None:
+        """Let one that waits for memory go on in the next iteration of the loop, if there is any.
+
+        Each may have much to receive, and takes memory for it: hundreds at once would hold up all
+        others, and take more than there is.
+        """
+        if self._held and not self._is_resuming and self.reserve(0):
+            self._is_resuming = True
+            asyncio.get_running_loop().call_soon(self._resume_next)
+
+    def _resume_next(self) -> None:
+        self._is_resuming = False
+        if self._held and self.reserve(0):
+            self._resume(next(iter(self._held)))
+            self._resume_soon()
+
+    def _resume(self, connection: Connection) -> None:
+        self._held.pop(connection, None)
+        connection.resumed()
 
     # -- sweeping ------------------------------------------------------------------------------
 
