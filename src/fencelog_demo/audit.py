@@ -7,7 +7,8 @@ source files and recomputes the totals by itself.
     python -m fencelog_demo.audit --bootstrap-server HOST:PORT [--every 10]
 
 The last line of standard output is the verdict; the exit status is 0 only if every flight is there
-exactly once, as the source has it, and every total is right.
+exactly once, as the source has it, and every total is right; with ``--in-order`` also only if the
+flights of each carrier are in the order in which they were sent.
 """
 
 import argparse
@@ -19,10 +20,11 @@ import sys
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 FlightKey = tuple[int, int, int, str, int, str, int]
 """year, month, day, carrier, flight, origin, sched_dep_time: what a flight is."""
@@ -45,6 +47,7 @@ class Findings:
     aborted: int = 0
     foreign: int = 0
     wrong: int = 0
+    out_of_order: int = 0
     totals_checked: int = 0
     totals_wrong: int = 0
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -57,9 +60,9 @@ class Findings:
 
     @property
     def passed(self) -> bool:
-        """Nothing lost, duplicated, aborted, foreign or altered, and all totals right."""
+        """Nothing lost, duplicated, aborted, foreign, altered or too late; all totals right."""
         faults = (self.lost, self.duplicated, self.aborted, self.foreign, self.wrong)
-        return not any(faults) and self.totals_wrong == 0
+        return not any((*faults, self.out_of_order, self.totals_wrong))
 
     def verdict(self) -> str:
         """The closing line; faults beyond loss and duplication are named where there are any."""
@@ -71,6 +74,7 @@ class Findings:
             "from aborted transactions": self.aborted,
             "not in the source": self.foreign,
             "altered": self.wrong,
+            "out of order": self.out_of_order,
             "totals wrong": self.totals_wrong,
         }
         return line + "".join(f", {count} {what}" for what, count in more.items() if count)
@@ -98,11 +102,11 @@ def delay(text: str) -> int | None:
 
 
 def read_source(folder: Path, every: int) -> dict[FlightKey, FlightFacts]:
-    """Each flight of the source with what its event must contain."""
+    """Each flight of the source with what its event must contain, in the order of sending."""
     with (folder / "airlines.csv").open(encoding="utf-8") as file:
         names = {row["carrier"]: row["name"] for row in csv.DictReader(file)}
     flights: dict[FlightKey, FlightFacts] = {}
-    for row in source_rows(folder, every):
+    for row in sorted(source_rows(folder, every), key=itemgetter("time_hour")):
         carrier = row["carrier"]
         key = (
             int(row["year"]),
@@ -135,8 +139,16 @@ def totals_of(flights: Mapping[FlightKey, FlightFacts]) -> dict[str, dict[str, i
     return totals
 
 
-def read_topic(bootstrap_server: str, topic: str) -> Iterator[tuple[bytes | None, bytes]]:
-    """Key and value of each record up to the last stable offset, as a plain consumer sees them."""
+class Record(NamedTuple):
+    """What a consumer sees of a record."""
+
+    partition: int
+    key: bytes | None
+    value: bytes
+
+
+def read_topic(bootstrap_server: str, topic: str) -> Iterator[Record]:
+    """Each record up to the last stable offset, as a plain consumer sees them."""
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(
@@ -163,7 +175,7 @@ def read_topic(bootstrap_server: str, topic: str) -> Iterator[tuple[bytes | None
                 raise SystemExit(f"audit: {topic} was not read to its end in {READ_DEADLINE_S} s")
             for records in consumer.poll(timeout_ms=500, max_records=20_000).values():
                 for record in records:
-                    yield record.key, record.value
+                    yield Record(record.partition, record.key, record.value)
     finally:
         consumer.close()
 
@@ -182,13 +194,13 @@ def key_of(event: Mapping[str, Any]) -> FlightKey:
 
 
 def compare_flights(
-    source: Mapping[FlightKey, FlightFacts], values: Iterable[bytes], findings: Findings
+    source: Mapping[FlightKey, FlightFacts], events: Iterable[Record], findings: Findings
 ) -> None:
     """Compare each event with the source: there, once, unaltered, from no aborted transaction."""
     seen: Counter[FlightKey] = Counter()
-    for value in values:
+    for record in events:
         findings.rows_out += 1
-        event = json.loads(value)
+        event = json.loads(record.value)
         key = key_of(event)
         seen[key] += 1
         # The producer marks each row of a transaction that it is going to abort.
@@ -217,13 +229,30 @@ def compare_flights(
             findings.note("duplicated", f"{key}: {copies} times")
 
 
+def compare_order(
+    source: Mapping[FlightKey, FlightFacts], events: Iterable[Record], findings: Findings
+) -> None:
+    """Compare the order of each carrier's flights with that of the source.
+
+    A segment of a stream has a higher number than those that it replaced, so the records of a key
+    are read in their order segment by segment.
+    """
+    places = {key: place for place, key in enumerate(source)}
+    newest: dict[str, int] = {}
+    for event in sorted(events, key=attrgetter("partition")):  # stable: by offset in each
+        key = key_of(json.loads(event.value))
+        place, before = places.get(key, -1), newest.get(key[3], -1)
+        if 0 <= place < before:
+            findings.out_of_order += 1
+            findings.note("out of order", f"{key} in partition {event.partition}")
+        newest[key[3]] = max(place, before)
+
+
 def compare_totals(
-    source: Mapping[FlightKey, FlightFacts],
-    records: Iterable[tuple[bytes | None, bytes]],
-    findings: Findings,
+    source: Mapping[FlightKey, FlightFacts], records: Iterable[Record], findings: Findings
 ) -> None:
     """Compare the newest record of each carrier and month with a recomputation."""
-    newest = {(key or b"").decode(): json.loads(value) for key, value in records}
+    newest = {(each.key or b"").decode(): json.loads(each.value) for each in records}
     expected = totals_of(source)
     findings.totals_checked = len(expected)
     for name in expected.keys() | newest.keys():
@@ -236,12 +265,16 @@ def compare_totals(
 
 def audit(
     source: Mapping[FlightKey, FlightFacts],
-    events: Iterable[bytes],
-    totals: Iterable[tuple[bytes | None, bytes]] | None,
+    events: Sequence[Record],
+    totals: Iterable[Record] | None,
+    *,
+    in_order: bool = False,
 ) -> Findings:
     """Compare events and totals (where there are any) with the source."""
     findings = Findings()
     compare_flights(source, events, findings)
+    if in_order:
+        compare_order(source, events, findings)
     if totals is not None:
         compare_totals(source, totals, findings)
     return findings
@@ -255,17 +288,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--totals-topic", default="delays-monthly")
     parser.add_argument("--without-totals", action="store_true", help="leave the totals out")
     parser.add_argument(
+        "--in-order", action="store_true", help="check the order of each carrier's flights, too"
+    )
+    parser.add_argument(
         "--every", type=int, default=1, help="take each N-th flight of the source file only"
     )
     parser.add_argument("--json", type=Path, help="write all findings to this file")
     options = parser.parse_args(arguments)
 
     source = read_source(data_folder(), options.every)
-    events = (value for _, value in read_topic(options.bootstrap_server, options.topic))
+    events = list(read_topic(options.bootstrap_server, options.topic))
     totals = None
     if not options.without_totals:
         totals = read_topic(options.bootstrap_server, options.totals_topic)
-    findings = audit(source, events, totals)
+    findings = audit(source, events, totals, in_order=options.in_order)
 
     for fault, examples in findings.examples.items():
         for example in examples:

@@ -75,6 +75,8 @@ class Outcome:
     aborted_rows: int
     batches: int
     unplanned: int
+    resizes: int
+    """Splits and merges, where the topics are streams."""
     fenced: bool
     audit: Mapping[str, object] = field(default_factory=dict)
 
@@ -107,6 +109,7 @@ def outcome(name: str, rows: int, events: Sequence[Event]) -> Outcome:
         aborted_rows=max((event.number("aborted") for event in produced), default=0),
         batches=len({event.number("batch") for event in committed}),
         unplanned=sum(event.kind == "unplanned-restart" for event in events),
+        resizes=sum(event.kind == "resized" for event in events),
         fenced=fenced_at(events, name) is not None,
     )
 

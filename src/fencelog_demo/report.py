@@ -31,6 +31,10 @@ def comparison(exact: Outcome, plain: Outcome) -> list[Line]:
     both = (exact, plain)
     kills = sum(fault.signal == "SIGKILL" for fault in exact.faults)
     faults = f"{kills} + 1 zombie"
+    streams = [
+        ("segments split or merged", *each(exact.resizes, plain.resizes)),
+        ("out of the order of their carrier", *each(f"{exact.found('out_of_order'):,}", "-")),
+    ]
     survived = [sum(it.name in fault.recovered_s for fault in it.faults) for it in both]
     return [
         ("flights in the source", *count("rows_in")),
@@ -39,6 +43,7 @@ def comparison(exact: Outcome, plain: Outcome) -> list[Line]:
         ("duplicated", *count("duplicated")),
         ("from aborted transactions", *count("aborted")),
         ("altered, or not in the source", *each(*(altered(it) for it in both))),
+        *(streams if exact.resizes else ()),
         ("monthly totals wrong", *each(*(totals(it) for it in both))),
         ("kills, and drivers resumed as zombies", *each(faults, faults)),
         ("faults survived", *each(*(f"{n} of {len(exact.faults)}" for n in survived))),

@@ -37,6 +37,7 @@ class Choice:
 
     quick: bool
     cluster: bool
+    streams: bool
     output: Path
     keep: bool
 
@@ -55,6 +56,9 @@ def choice(arguments: Sequence[str] | None) -> Choice:
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the flights")
     parser.add_argument("--cluster", action="store_true", help="three brokers on an etcd")
+    parser.add_argument(
+        "--streams", action="store_true", help="topics are streams, which split and merge"
+    )
     parser.add_argument("--output", type=Path, default=Path("demo-output"), metavar="DIR")
     parser.add_argument("--keep", action="store_true", help="keep the brokers' data and all logs")
     return Choice(**vars(parser.parse_args(arguments)))
@@ -101,7 +105,14 @@ def run(asked: Choice, work: Path, etcd: str) -> int:
     produce_s = QUICK_PRODUCE_S if asked.quick else PRODUCE_S
     folder = work / "stage"
     stage = Stage(
-        Setup(every=asked.every, rows=rows, folder=folder, produce_s=produce_s, etcd=etcd)
+        Setup(
+            every=asked.every,
+            rows=rows,
+            folder=folder,
+            produce_s=produce_s,
+            etcd=etcd,
+            streams=asked.streams,
+        )
     )
     with Screen(rows) as screen:
         screen.say(f"{rows} flights, exactly-once and at-least-once under the same faults")
@@ -120,7 +131,7 @@ def run(asked: Choice, work: Path, etcd: str) -> int:
     (asked.output / "report.html").write_text(page, encoding="utf-8")
     report.print_table(outcomes, total_s=total_s)
     sys.stdout.write(f"report: {asked.output / 'report.html'}\n")
-    problems = [*hanging, *shortcomings(outcomes)]
+    problems = [*hanging, *shortcomings(outcomes, streams=asked.streams)]
     for problem in problems:
         sys.stderr.write(f"demo: {problem}\n")
     sys.stdout.write(f"{outcomes[0].audit['verdict']}\n")
@@ -141,6 +152,8 @@ def follow(stage: Stage, screen: Screen, begun: float) -> None:
 def run_audits(stage: Stage) -> dict[str, tuple[dict[str, object], int]]:
     """Audit both pipelines at once, each in a process; findings and exit status of each."""
     topics = {EXACTLY_ONCE: ["delays"], AT_LEAST_ONCE: [COMPARED, "--without-totals"]}
+    if stage.setup.streams:
+        topics[EXACTLY_ONCE].append("--in-order")
     running = {}
     for name, topic in topics.items():
         findings = stage.setup.folder / f"audit-{name}.json"
@@ -168,7 +181,7 @@ def left_hanging(address: str) -> list[str]:
     return [f"a transaction hangs on {each.partition}: {each}" for each in found]
 
 
-def shortcomings(outcomes: Sequence[Outcome]) -> list[str]:
+def shortcomings(outcomes: Sequence[Outcome], *, streams: bool) -> list[str]:
     """What the demo had to show and did not, apart from the audit's verdict."""
     exact, plain = outcomes
     found = []
@@ -176,6 +189,8 @@ def shortcomings(outcomes: Sequence[Outcome]) -> list[str]:
         found.append("at-least-once duplicated nothing under these faults: the demo showed nothing")
     if not exact.fenced:
         found.append("the zombie driver was not fenced")
+    if streams and not exact.resizes:
+        found.append("no segment was split or merged: the demo showed nothing of streams")
     found.extend(
         f"{each.name}: never recovered from fault {fault.number}, {fault.title}"
         for each in outcomes

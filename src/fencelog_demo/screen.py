@@ -96,11 +96,23 @@ def line_of(event: Event) -> str:
             line = f"the broker fences the zombie from {event.text('pipeline')}"
         case "unplanned-restart":
             line = f"{label} failed unplanned and is restarted"
+        case "resized":
+            line = resized(event)
         case "all-produced":
             line = f"all flights are sent; {event.number('aborted')} had been aborted first"
         case _:
             pass
     return line
+
+
+def resized(event: Event) -> str:
+    """A resize of a stream: ``flights: segment 3 becomes 4 and 5``."""
+    before, after = (event.facts[name] for name in ("segments", "successors"))
+    assert isinstance(before, list)
+    assert isinstance(after, list)
+    names = [" and ".join(map(str, each)) for each in (before, after)]
+    verb = "segment {} becomes {}" if len(before) == 1 else "segments {} become {}"
+    return f"{event.text('stream')}: {verb.format(*names)}"
 
 
 def injected(event: Event) -> str:

@@ -51,6 +51,8 @@ class Setup:
     produce_s: float
     etcd: str = ""
     """The program; with it there are three brokers."""
+    streams: bool = False
+    """Flights and events are streams, whose segments split and merge all the time."""
     fencelog: Sequence[str] = (sys.executable, "-m", "fencelog")
 
     @property
@@ -223,6 +225,8 @@ class Stage:
         etcd = [] if self._etcd is None else ["--etcd", self._etcd.clients]
         self._start("killer", [sys.executable, "-m", "fencelog_demo.killer", *folder, *etcd])
         self._start_producer(folder)
+        if self.setup.streams:
+            self._start("resizer", [sys.executable, "-m", "fencelog_demo.resizer", *folder])
         # Spark takes seconds to start; the topics are there by then.
         self._driver = self._start_driver()
 
@@ -255,7 +259,7 @@ class Stage:
             if self._unplanned > UNPLANNED_RESTARTS_MAX:
                 raise StageError(f"the driver failed repeatedly; its log is {child.log}")
             self._driver = self._start_driver()
-        elif child.role in {"producer", "killer"} and status != 0:
+        elif child.role in {"producer", "killer", "resizer"} and status != 0:
             raise StageError(f"the {child.role} ended with {status}; its log is {child.log}")
 
     def _check_orphans(self) -> None:
@@ -326,6 +330,8 @@ class Stage:
     def _start_producer(self, folder: list[str]) -> None:
         server = ["--bootstrap-server", self.address]
         share = ["--every", str(self.setup.every), "--seconds", str(self.setup.produce_s)]
+        if self.setup.streams:
+            share.append("--streams")
         module = "fencelog_demo.producer"
         self._start("producer", [sys.executable, "-m", module, *folder, *server, *share])
 

@@ -29,8 +29,10 @@ def test_events_and_totals_pass_the_audit(spark: "SparkSession", flights: "DataF
     from fencelog_demo.pipeline import delays, monthly
 
     names = spark.createDataFrame(data.airlines())
-    events = [bytes(row.value) for row in delays(flights, names).collect()]
-    totals = [(bytes(row.key), bytes(row.value)) for row in monthly(flights).collect()]
+    events, totals = (
+        [audit.Record(0, bytes(row.key), bytes(row.value)) for row in frame.collect()]
+        for frame in (delays(flights, names), monthly(flights))
+    )
     source = audit.read_source(audit.data_folder(), EVERY)
     findings = audit.audit(source, events, totals)
     assert findings.passed, findings

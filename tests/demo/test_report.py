@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from fencelog_demo import chart, report
+from fencelog_demo.events import Event
 from fencelog_demo.outcome import Outcome, outcome
 from fencelog_demo.plan import PIPELINES
 from fencelog_demo.run import shortcomings
+from fencelog_demo.screen import line_of
 from tests.demo.synthetic import events_of
 
 ROWS = 33_678
@@ -55,12 +57,52 @@ def test_the_outcome_shows_the_fenced_zombie(outcomes) -> None:
 
 def test_a_run_that_duplicated_nothing_or_never_recovered_has_shortcomings(outcomes) -> None:
     exact, plain = outcomes
-    assert shortcomings([exact, plain]) == []
+    assert shortcomings([exact, plain], streams=False) == []
     harmless = replace(plain, audit={**plain.audit, "duplicated": 0})
-    assert shortcomings([exact, harmless]) != []
-    assert shortcomings([replace(exact, fenced=False), plain]) != []
+    assert shortcomings([exact, harmless], streams=False) != []
+    assert shortcomings([replace(exact, fenced=False), plain], streams=False) != []
     dead = replace(exact, faults=(replace(exact.faults[0], recovered_s={}),))
-    assert shortcomings([dead, plain]) != []
+    assert shortcomings([dead, plain], streams=False) != []
+
+
+def test_a_run_over_streams_that_stayed_as_they_were_has_a_shortcoming(outcomes) -> None:
+    assert shortcomings(outcomes, streams=True) == [
+        "no segment was split or merged: the demo showed nothing of streams"
+    ]
+    resized = [replace(each, resizes=1) for each in outcomes]
+    assert shortcomings(resized, streams=True) == []
+
+
+def test_resizes_are_counted_and_shown_where_there_are_any(
+    outcomes, capsys: pytest.CaptureFixture
+) -> None:
+    split = Event(1_000_010.0, "resized", {"stream": "flights", "segments": [0]})
+    assert outcome(PIPELINES[0], ROWS, [*events_of(ROWS), split, split]).resizes == 2
+    report.print_table(outcomes, total_s=99.0)
+    assert "segments" not in capsys.readouterr().out
+    exact, plain = [replace(each, resizes=42) for each in outcomes]
+    late = replace(exact, audit={**exact.audit, "out_of_order": 3})
+    report.print_table([late, plain], total_s=99.0)
+    printed = capsys.readouterr().out
+    assert re.search(r"segments split or merged\s+│\s+42 │\s+42 ", printed)
+    assert re.search(r"out of the order of their carrier\s+│\s+3 │\s+- ", printed)
+    page = report.page([exact, plain], b"\x89PNG", total_s=99.0, quick=True)
+    assert "fencelog&#39;s producer in transactions" in page
+    assert "42 times a segment was split" in page
+
+
+@pytest.mark.parametrize(
+    ("segments", "successors", "line"),
+    [
+        ([3], [4, 5], "flights: segment 3 becomes 4 and 5"),
+        ([4, 5], [6], "flights: segments 4 and 5 become 6"),
+    ],
+)
+def test_a_resize_is_a_line_on_the_screen(
+    segments: list[int], successors: list[int], line: str
+) -> None:
+    facts = {"stream": "flights", "segments": segments, "successors": successors}
+    assert line_of(Event(0.0, "resized", facts)) == line
 
 
 def test_the_chart_is_a_png(outcomes) -> None:
