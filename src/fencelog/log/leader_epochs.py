@@ -1,6 +1,6 @@
 """The offset at which each leader epoch began (F7), as in Kafka's checkpoint."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from operator import attrgetter
 
@@ -10,6 +10,8 @@ from fencelog.types import LeaderEpoch, Offset
 NO_EPOCH = LeaderEpoch(-1)
 FIRST_EPOCH = LeaderEpoch(0)
 """The epoch of a leader without other replicas."""
+KEPT_BELOW = 2
+"""Epochs that began below the log start, of which a log needs to know."""
 
 _epoch_of = attrgetter("epoch")
 _offset_of = attrgetter("offset")
@@ -27,7 +29,7 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> tuple[EpochStart, ...]:
-        """All epochs that have records, oldest first."""
+        """All epochs that are known, oldest first; two may have ended by the log start."""
         return tuple(self._entries)
 
     def begin(self, epoch: LeaderEpoch, offset: Offset) -> None:
@@ -59,10 +61,17 @@ class LeaderEpochs:
         known = self._entries[later - 1].epoch
         return epoch < known or (epoch > known and later < len(self._entries))
 
+    def before(self, offset: Offset) -> tuple[EpochStart, ...]:
+        """Return what a log that begins at this offset needs of the epochs that began below it.
+
+        That of the last record below it: a follower that ends there has the same records only if it
+        has that epoch. And the one before: where the log start is inside a batch, a replica may
+        begin with that batch, and another one may end where it does.
+        """
+        begun = bisect_left(self._entries, offset, key=_offset_of)
+        return tuple(self._entries[max(begun - KEPT_BELOW, 0) : begun])
+
     def truncate_start(self, log_start: Offset) -> None:
-        """Forget epochs that end at or before the log's new start."""
-        keep = max(bisect_right(self._entries, log_start, key=_offset_of) - 1, 0)
-        if keep or (self._entries and self._entries[0].offset < log_start):
-            first = self._entries[keep]
-            start = max(first.offset, log_start)
-            self._entries[: keep + 1] = [EpochStart(first.epoch, Offset(start))]
+        """Forget epochs that no follower at the log's new start, or above it, can end in."""
+        begun = bisect_left(self._entries, log_start, key=_offset_of)
+        del self._entries[: max(begun - KEPT_BELOW, 0)]

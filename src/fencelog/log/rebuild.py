@@ -117,7 +117,7 @@ class LogBuilder:
         state.log_end = end_offset
 
     def restore_snapshot(self, snapshot: bytes) -> None:
-        """Load the snapshot at ``log_end``: producers, open transactions, owners, the seal."""
+        """Load the snapshot at ``log_end``, with the leader epochs that a start there needs."""
         self._state.restore(decode_snapshot(snapshot))
 
     def restore_leader_epochs(self, entries: Iterable[EpochStart]) -> None:

@@ -3,9 +3,10 @@
 Kafka's part (version 1) has the last batch of each producer only. With it alone, a retry of an
 earlier batch in flight would be refused as out of order after a restart, which is fatal to some
 clients. So Kafka's entries are followed by the rest of each window, the sequence that must come
-next, and the highest producer id ever seen; and, where there are any, by the owners and the seal.
-Kafka's tools check the CRC over the whole file and stop reading after the number of entries that it
-gives; a reader that knows no seals stops after the owners.
+next, and the highest producer id ever seen; and, where there are any, by the owners, the seal, and
+the newest leader epochs. Kafka's tools check the CRC over the whole file and stop reading after the
+number of entries that it gives; a reader that knows no seals stops after the owners, and one that
+knows no epochs after the seal.
 """
 
 from struct import Struct
@@ -17,6 +18,7 @@ from crc32c import crc32c
 from fencelog.errors import CorruptionError
 from fencelog.log.ownership import Owner, StoredOwner
 from fencelog.log.producers import WINDOW_BATCHES, Producers, ProducerState, StoredBatch
+from fencelog.log.values import EpochStart
 from fencelog.types import (
     NO_PRODUCER_ID,
     CoordinatorEpoch,
@@ -41,20 +43,28 @@ _OWNERS = Struct(">4si")
 _OWNER = Struct(">qi")  # where its newest record is, bytes of that batch, which follows
 _SEAL_MAGIC = b"FLs1"
 _SEAL = Struct(">4sq")
+_EPOCHS_MAGIC = b"FLe1"
+_EPOCHS = Struct(">4si")
+_EPOCH = Struct(">iq")
 
 
 class Snapshot(NamedTuple):
-    """What follows from the batches below an offset, apart from indexes and leader epochs."""
+    """What follows from the batches below an offset, apart from indexes.
+
+    ``epochs`` are the newest leader epochs below it: as many as a log needs of those whose records
+    were deleted (``LeaderEpochs.before``).
+    """
 
     producers: Producers
     highest_producer_id: ProducerId
     owners: tuple[StoredOwner, ...] = ()
     sealed_at: Offset | None = None
+    epochs: tuple[EpochStart, ...] = ()
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Return the content of a ``.snapshot`` file."""
-    producers, highest_producer_id, owners, sealed_at = snapshot
+    producers, highest_producer_id, owners, sealed_at, epochs = snapshot
     parts = [_COUNT.pack(len(producers))]
     parts += [_entry(producer_id, state) for producer_id, state in producers.items()]
     parts.append(_TRAILER.pack(_TRAILER_MAGIC, highest_producer_id))
@@ -68,6 +78,9 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
             parts.append(bytes(ownership_batch(owner.record(), 0)))
     if sealed_at is not None:
         parts.append(_SEAL.pack(_SEAL_MAGIC, sealed_at))
+    if epochs:
+        parts.append(_EPOCHS.pack(_EPOCHS_MAGIC, len(epochs)))
+        parts += [_EPOCH.pack(*each) for each in epochs]
     body = b"".join(parts)
     return _HEAD.pack(_VERSION, crc32c(body)) + body
 
@@ -103,15 +116,17 @@ def decode_snapshot(data: bytes) -> Snapshot:
         producers, position = _decode_entries(data, _HEAD.size)
         highest = max(producers, default=NO_PRODUCER_ID)
         owners: tuple[StoredOwner, ...] = ()
-        sealed_at = None
+        sealed_at: Offset | None = None
+        epochs: tuple[EpochStart, ...] = ()
         if data[position : position + len(_TRAILER_MAGIC)] == _TRAILER_MAGIC:
             _, highest = _TRAILER.unpack_from(data, position)
             position = _decode_windows(data, position + _TRAILER.size, producers)
             owners, position = _decode_owners(data, position)
-            sealed_at = _decode_seal(data, position)
+            sealed_at, position = _decode_seal(data, position)
+            epochs = _decode_epochs(data, position)
     except struct_error:
         raise CorruptionError(f"producer snapshot of {len(data)} bytes is truncated") from None
-    return Snapshot(producers, ProducerId(highest), owners, sealed_at)
+    return Snapshot(producers, ProducerId(highest), owners, sealed_at, epochs)
 
 
 def _decode_entries(data: bytes, position: int) -> tuple[Producers, int]:
@@ -181,8 +196,22 @@ def _decode_owners(data: bytes, position: int) -> tuple[tuple[StoredOwner, ...],
     return tuple(owners), position
 
 
-def _decode_seal(data: bytes, position: int) -> Offset | None:
+def _decode_seal(data: bytes, position: int) -> tuple[Offset | None, int]:
     if data[position : position + len(_SEAL_MAGIC)] != _SEAL_MAGIC:
-        return None
+        return None, position
     _, offset = _SEAL.unpack_from(data, position)
-    return Offset(offset)
+    return Offset(offset), position + _SEAL.size
+
+
+def _decode_epochs(data: bytes, position: int) -> tuple[EpochStart, ...]:
+    if data[position : position + len(_EPOCHS_MAGIC)] != _EPOCHS_MAGIC:
+        return ()
+    _, count = _EPOCHS.unpack_from(data, position)
+    position += _EPOCHS.size
+    if not 0 <= count * _EPOCH.size <= len(data) - position:
+        raise CorruptionError(f"producer snapshot is too short for its {count} leader epochs")
+    found = []
+    for number in range(count):
+        epoch, offset = _EPOCH.unpack_from(data, position + number * _EPOCH.size)
+        found.append(EpochStart(epoch, Offset(offset)))
+    return tuple(found)

@@ -203,8 +203,8 @@ class LogState:
 
     def snapshot(self) -> Snapshot:
         """Return what a snapshot of the log's end has."""
-        owners = tuple(self.owners)
-        return Snapshot(self.producers, self.highest_producer_id, owners, self.sealed_at)
+        owners, epochs = tuple(self.owners), self.epochs.before(self.log_end)
+        return Snapshot(self.producers, self.highest_producer_id, owners, self.sealed_at, epochs)
 
     def snapshot_before(self, first: Offset) -> Snapshot:
         """Return what the batches from ``first`` on do not say (E4): replay them after it.
@@ -213,12 +213,14 @@ class LogState:
         that counts is among those batches (D4), and the seal, which the log start never passes.
         """
         before = {each: state.before(first) for each, state in self.producers.items()}
-        return Snapshot(Producers(before), self.highest_producer_id)
+        epochs = self.epochs.before(first)
+        return Snapshot(Producers(before), self.highest_producer_id, epochs=epochs)
 
     def epochs_before(self, first: Offset) -> tuple[EpochStart, ...]:
         """Return the leader epochs that began up to ``first``, as ``snapshot_before`` has it.
 
-        That of the log start may be known from there on only, and began with its batch or before.
+        Some checkpoints have that of the log start from there on only (Kafka's do): it began with
+        its batch or before.
         """
         begun = (each for each in self.epochs.entries if each.offset <= self.log_start)
         return tuple(EpochStart(each.epoch, min(each.offset, first)) for each in begun)
@@ -232,10 +234,11 @@ class LogState:
         ]
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Load a snapshot: producers with their open transactions, owners, and the seal."""
+        """Load a snapshot: producers and open transactions, owners, the seal, leader epochs."""
         self.producers = producers = snapshot.producers
         self.highest_producer_id = max(self.highest_producer_id, snapshot.highest_producer_id)
         self.owners, self.sealed_at = Owners(snapshot.owners), snapshot.sealed_at
+        self.epochs = LeaderEpochs(snapshot.epochs)
         open_transactions = sorted(
             (state.open_offset, producer_id)
             for producer_id, state in producers.items()
@@ -245,7 +248,7 @@ class LogState:
             self.transactions.begin(producer_id, first_offset)
 
     def advance_start(self, log_start: Offset) -> None:
-        """Raise the log start; forget epochs and aborted transactions that end before it."""
+        """Raise the log start; forget what ended before it of epochs and aborted transactions."""
         self.log_start = log_start
         self.epochs.truncate_start(log_start)
         self.transactions.truncate_start(log_start)

@@ -154,7 +154,7 @@ def first_offset(log_start: Offset, first: BatchHeader | None) -> Offset:
 def continues(position: Position, first: BatchHeader | None) -> bool:
     """Tell the leader whether a follower below its log start may go on with its first batch.
 
-    Only if it has that batch's leader epoch: where older ones end is not known there any more.
+    Only if it has that batch's leader epoch: where older ones end may be forgotten there.
     """
     if first is None or first.base_offset != position.fetch_offset:
         return False

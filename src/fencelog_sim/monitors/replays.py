@@ -193,13 +193,10 @@ class LogReplay:
         if (problem := difference({"owners": owners}, {"owners": stored})) is not None:
             yield problem
         end = state.log_end if log.batches else log.end
-        # A log with no batch left may not know any more in which epochs they were.
-        is_unknown = mine.epochs.latest < 0 and mine.log_start == mine.log_end
-        epoch = mine.epochs.latest if is_unknown else state.epochs.latest
-        if (mine.epochs.latest, mine.log_end) != (epoch, end):
+        if (mine.epochs.latest, mine.log_end) != (state.epochs.latest, end):
             yield (
                 f"leader epoch and end are {mine.epochs.latest}, {mine.log_end}, its log says "
-                f"{epoch}, {end}"
+                f"{state.epochs.latest}, {end}"
             )
 
     def _feed(self, log: LogOracle) -> LogState:

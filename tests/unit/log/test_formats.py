@@ -8,7 +8,6 @@ from crc32c import crc32c
 from fencelog.errors import CorruptionError
 from fencelog.log import layout
 from fencelog.log.index import OffsetIndex, TimeIndex
-from fencelog.log.leader_epochs import LeaderEpochs
 from fencelog.log.producers import Producers
 from fencelog.log.snapshot import Snapshot, decode_snapshot, encode_snapshot
 from fencelog.log.values import AbortedTransaction, EpochStart
@@ -200,26 +199,6 @@ def test_a_damaged_transaction_index_is_refused(data: bytes) -> None:
         layout.decode_aborted(data)
 
 
-# Leader epochs
-
-
-@pytest.mark.parametrize(
-    ("start", "entries"),
-    [
-        (5, [(1, 5), (3, 9)]),
-        (7, [(1, 7), (3, 9)]),
-        (9, [(3, 9)]),
-        (12, [(3, 12)]),
-    ],
-)
-def test_epochs_below_the_log_start_are_forgotten(
-    start: int, entries: list[tuple[int, int]]
-) -> None:
-    epochs = LeaderEpochs([EpochStart(1, 5), EpochStart(3, 9)])
-    epochs.truncate_start(start)
-    assert list(epochs.entries) == entries
-
-
 # Producer snapshot
 
 
@@ -292,6 +271,19 @@ def test_every_cut_and_every_flipped_bit_of_a_snapshot_is_noticed() -> None:
 def test_a_count_beyond_the_bytes_is_noticed_before_anything_is_made(count: int, size: int) -> None:
     body = struct.pack(">i", count) + bytes(size)
     with pytest.raises(CorruptionError, match=f"too short for its {count} producers"):
+        decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
+
+
+def test_a_snapshot_has_the_leader_epochs_below_it() -> None:  # F7
+    epochs = (EpochStart(3, 70), EpochStart(1 << 30, 1 << 40))
+    snapshot = Snapshot(Producers(), -1, sealed_at=80, epochs=epochs)
+    assert decode_snapshot(encode_snapshot(snapshot)) == snapshot
+
+
+@pytest.mark.parametrize(("count", "size"), [(-1, 12), (1, 11), (2, 12), (1 << 30, 12)])
+def test_a_count_of_epochs_beyond_the_bytes_is_noticed(count: int, size: int) -> None:
+    body = struct.pack(">i4sq4si", 0, b"FLw1", 7, b"FLe1", count) + bytes(size)
+    with pytest.raises(CorruptionError, match=f"too short for its {count} leader epochs"):
         decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)
 
 

@@ -75,22 +75,22 @@ def test_an_epoch_never_goes_back() -> None:
 @pytest.mark.parametrize(
     ("log_start", "left"),
     [
-        (0, ((2, 6), (3, 8), (4, 11))),
-        (5, ((2, 6), (3, 8), (4, 11))),
-        (6, ((2, 6), (3, 8), (4, 11))),
-        (7, ((2, 7), (3, 8), (4, 11))),
-        (8, ((3, 8), (4, 11))),
-        (9, ((3, 9), (4, 11))),
-        (11, ((4, 11),)),
-        (20, ((4, 20),)),
+        (0, (1, 2, 3, 4)),
+        (6, (1, 2, 3, 4)),
+        (8, (1, 2, 3, 4)),  # the record before is of epoch 2
+        (9, (2, 3, 4)),
+        (11, (2, 3, 4)),
+        (12, (3, 4)),
+        (20, (3, 4)),
     ],
 )
-def test_deleting_from_the_start_keeps_the_epoch_that_goes_on(
-    log_start: int, left: tuple[tuple[int, int], ...]
-) -> None:
-    known = epochs((2, 6), (3, 8), (4, 11))
+def test_deleting_from_the_start_keeps_the_epoch_of_the_record_before_and_one_more(
+    log_start: int, left: tuple[int, ...]
+) -> None:  # F7
+    whole = {1: 3, 2: 6, 3: 8, 4: 11}
+    known = epochs(*whole.items())
     known.truncate_start(Offset(log_start))
-    assert known.entries == left
+    assert known.entries == tuple((each, whole[each]) for each in left)
     assert known.latest == 4
 
 

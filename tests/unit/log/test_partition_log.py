@@ -488,10 +488,11 @@ def test_an_epoch_ends_where_the_next_one_begins_and_the_last_at_the_logs_end() 
 
 def test_epochs_that_ended_before_the_log_start_are_older_than_all_that_is_here() -> None:  # F7
     partition = Driver()
-    for epoch in (1, 2, 3):
+    for epoch in (1, 2, 3, 4):
         partition.log.leader_epoch = epoch
         partition.produce(count=2)
     partition.flush()
-    partition.log.advance_start(3)
-    assert partition.log.end_of_epoch(1) == (1, 3)
+    partition.log.advance_start(5)
+    assert partition.log.end_of_epoch(1) == (1, 2)
     assert partition.log.end_of_epoch(2) == (2, 4)
+    assert partition.log.end_of_epoch(3) == (3, 6)

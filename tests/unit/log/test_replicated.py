@@ -231,7 +231,7 @@ def test_a_replica_that_begins_below_the_log_start_knows_all_that_the_leader_kno
     for start in (2, 3, 4):
         leader.log.advance_start(start)
         snapshot, epochs = leader.log.start_snapshot(2)
-        assert epochs == (EpochStart(1, 2),)
+        assert epochs == (EpochStart(0, 0), EpochStart(1, 2))
         replica = LogBuilder(leader.config)
         replica.restore_snapshot(snapshot)
         replica.restore_leader_epochs(epochs)

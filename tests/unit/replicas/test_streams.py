@@ -198,7 +198,7 @@ async def test_a_follower_goes_on_where_the_batch_begins_that_holds_the_leaders_
         leader.produce(b"b", b"c", b"d")
         await until(lambda: leader.partition().log.high_watermark == 4)
         leader.partition().advance_start(Offset(2))
-        follower.follow(1, 2)  # its last batch is of epoch 1: where that ends is not known any more
+        follower.follow(1, 2)  # its last batch is not of the epoch of the leader's first one
         await until(lambda: follower.partition().log.high_watermark == 4)
         begun = follower.partition()
         assert begun is not before
@@ -233,6 +233,39 @@ async def test_what_another_leader_wrote_below_the_leaders_start_is_not_kept() -
             assert [one.producer_id for one in each.partition().log.producers()] == [8]
             assert each.bytes_of() == two.bytes_of()
         assert not one.offline
+
+
+@pytest.mark.parametrize("epoch", [2, 3])
+def test_who_ends_at_the_leaders_start_with_what_another_wrote_begins_anew(epoch: int) -> None:
+    """What is below the log start is gone, but its producers are known (E4).
+
+    ``epoch``: that of the first record that is left; the one before it is of epoch 2.
+    """
+
+    @scenario
+    async def test() -> None:  # F7
+        async with running() as (one, two):
+            one.lead(1)
+            two.follow(1, 1)
+            one.produce(b"a", producer_id=6, sequence=0)
+            await until(lambda: two.partition().log.high_watermark == 1)
+            two.forget(key())
+            one.produce(b"lost", producer_id=7, sequence=0)  # only the first has it
+            await until(lambda: one.partition().durable_end == 2)
+            one.led.resign(key())
+            two.lead(2, isr=[2])
+            two.produce(b"b", producer_id=8, sequence=0)
+            if epoch > 2:
+                two.lead(epoch, isr=[2])
+            two.produce(b"c", producer_id=8, sequence=1)
+            await until(lambda: two.partition().log.high_watermark == 3)
+            two.partition().advance_start(Offset(2))
+            one.follow(2, epoch)
+            await until(lambda: one.partition().log.high_watermark == 3)
+            assert {each.producer_id for each in one.partition().log.producers()} == {6, 8}
+            assert not one.offline
+
+    test()
 
 
 @scenario

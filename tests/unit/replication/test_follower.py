@@ -132,3 +132,16 @@ def test_who_is_below_the_log_start_goes_on_where_its_batch_begins_in_its_epoch(
     position = Position(LeaderEpoch(3), Offset(offset), epoch, Offset(offset), Offset(0))
     assert continues(position, FIRST) is goes_on
     assert not continues(position, None)
+
+
+@pytest.mark.parametrize("log_start", range(13))
+def test_whether_a_follower_that_ends_at_the_log_start_agrees_outlives_the_deletion(
+    log_start: int,
+) -> None:  # F7
+    entries = [(1, 0), (3, 4), (4, 5), (6, 8)]
+    known = LeaderEpochs(EpochStart(epoch, Offset(offset)) for epoch, offset in entries)
+    start, log_end = Offset(log_start), Offset(12)
+    before = {each: differs(each, start, known.end_of(each, log_end)) for each in range(7)}
+    known.truncate_start(start)
+    after = {each: differs(each, start, known.end_of(each, log_end)) for each in range(7)}
+    assert after == before

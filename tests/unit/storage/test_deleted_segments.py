@@ -3,7 +3,7 @@
 import pytest
 
 from fencelog.log import layout
-from fencelog.types import Offset, ProducerId
+from fencelog.types import LeaderEpoch, Offset, ProducerId
 from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.storage import (
     DIRECTORY,
@@ -78,6 +78,30 @@ def test_without_the_snapshot_a_start_says_that_it_does_not_know_what_was_delete
         again = await World.recover(world.disk, log_start=start)
         assert not again.store.knows_deleted
         assert again.log.producer(ProducerId(101)) is None
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("more", [0, 1, 8])
+def test_the_epochs_of_what_was_deleted_last_are_known_though_all_batches_are_read(
+    more: int,
+) -> None:  # F7
+    async def scenario() -> None:
+        world = await World.create()
+        for epoch in range(12):
+            world.log.lead(LeaderEpoch(epoch))
+            world.append_values(*[b"x" * 100] * 3)
+        await world.flush()
+        await shortened(world, world.log.segment_base_offsets[2] + more)
+        start, epochs = world.log.log_start_offset, world.log._state.epochs.entries
+        assert [each.offset < start for each in epochs[:3]] == [True, True, False]
+        again = await World.recover(
+            world.disk.power_loss(Loss.ALL), log_start=start, leader_epoch=11
+        )
+        assert again.store.is_rebuilt
+        assert again.log._state.epochs.entries == epochs
+        for epoch in range(epochs[0].epoch, 12):
+            assert again.log.end_of_epoch(epoch) == world.log.end_of_epoch(epoch)
 
     run(scenario())
 
