@@ -13,6 +13,7 @@ from fencelog_demo.stage import lay_out_spark
 from tests.support.broker import BrokerProcess
 from tests.support.hangs import hanging
 from tests.support.loops import REAL, choose
+from tests.support.unclosed import left_open, watch
 
 HERE = Path(__file__).parent
 LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -40,7 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Use the chosen loop everywhere."""
+    """Use the chosen loop everywhere, and see what is left open on asyncio's."""
+    watch()
     if name := config.getoption("--loop"):
         choose(name)
 
@@ -73,6 +75,14 @@ def pytest_collection_modifyitems(
 def _group(path: Path) -> str:
     place = path.relative_to(HERE)
     return SHARED.get(place.parts[0], str(place))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    """A test that closes an event loop has closed its transports."""
+    yield
+    if left := left_open():
+        pytest.fail("left open on a closed event loop:\n" + "\n".join(left), pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
