@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from fencelog.client.cluster import GROUP, Cluster, ClusterView, isolation_level
+from fencelog.client.cluster import GROUP, Cluster, ClusterView
+from fencelog.client.isolation import isolation_level
 from fencelog.client.leaders_of import ask_leaders
 from fencelog.client.model import (
     ClusterDescription,

@@ -13,15 +13,13 @@ from typing import Literal, TypeVar
 from fencelog.client.in_turn import ask_in_turn
 from fencelog.client.leaders import KnownLeaders
 from fencelog.client.model import (
-    WIRE_ISOLATION,
     BrokerDescription,
-    Isolation,
     PartitionDescription,
     TopicDescription,
 )
 from fencelog.client.retry import retrying
 from fencelog.client.streams.known import KnownStreams, Places, find_places
-from fencelog.errors import ErrorCode, WireError
+from fencelog.errors import ErrorCode, FencelogError, WireError
 from fencelog.rpc.connection import Connection, connect
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
@@ -111,6 +109,7 @@ class Cluster:
         self._opened = opened
         self._connections: dict[tuple[Address, Lane], Connection] = {}
         self._opening: dict[tuple[Address, Lane], asyncio.Lock] = {}
+        self._closed = False
         self._disconnected: str | None = None
         """Why all connections were closed last."""
         self._times_disconnected = 0
@@ -130,7 +129,8 @@ class Cluster:
             connection.close(reason)
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, for ever: later requests raise FencelogError. Harmless twice."""
+        self._closed = True
         self.disconnect("closed by the client")
         # One iteration of the loop lets the transports close their sockets.
         await asyncio.sleep(0)
@@ -180,10 +180,13 @@ class Cluster:
     ) -> Connection:
         """Return the connection to this address; opens it if necessary.
 
-        Raises RequestError (NETWORK_EXCEPTION) if nobody answers, or all are closed meanwhile.
+        Raises RequestError (NETWORK_EXCEPTION) if nobody answers, or all are closed meanwhile, and
+        FencelogError after ``close``.
         """
         key = (address, lane)
         async with self._opening.setdefault(key, asyncio.Lock()):
+            if self._closed:
+                raise FencelogError("this client is closed; create a new one")
             found = self._connections.get(key)
             if found is None or found.closed:
                 limit = Deadline(min(CONNECT_TIMEOUT_S, max(deadline.left_s, 0.1)))
@@ -459,19 +462,6 @@ class Cluster:
     def forget_coordinator(self, kind: int, key: str) -> None:
         """Look a coordinator up again before it is used next."""
         self._coordinators.pop((kind, key), None)
-
-
-def isolation_level(isolation: Isolation, connection: Connection) -> int:
-    """Return the level's number on the wire.
-
-    Raises RequestError (UNSUPPORTED_VERSION) for ``tail`` at a broker other than fencelog: Kafka
-    has two levels, and answers the third with no error that says so, or not at all.
-    """
-    if isolation == "tail" and ApiKey.DESCRIBE_APP not in connection.versions:
-        raise failure(
-            ErrorCode.UNSUPPORTED_VERSION, f"isolation level tail at broker {connection.address}"
-        )
-    return WIRE_ISOLATION[isolation]
 
 
 def _exists(topic: MetadataResponseTopic) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fencelog.client.batches import VisibleBatch, scan
-from fencelog.client.cluster import Cluster, isolation_level
+from fencelog.client.cluster import Cluster
+from fencelog.client.isolation import isolation_level
 from fencelog.client.model import DataLossError, Isolation, Record
 from fencelog.client.retry import retrying
 from fencelog.errors import ErrorCode, RequestError, WireError

@@ -1,10 +1,12 @@
 """What a client asks of a real broker, and what it returns of the answers."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
+import fencelog.aio
 from fencelog.client.blocking import Client
 from fencelog.client.cluster import Cluster, ClusterView
 from fencelog.client.model import (
@@ -14,7 +16,7 @@ from fencelog.client.model import (
     GroupOffset,
     PartitionDescription,
 )
-from fencelog.errors import ErrorCode, RequestError
+from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.testing import LocalBroker
 from fencelog.types import Instant, TopicPartition
 
@@ -193,3 +195,20 @@ def test_a_groups_offsets_are_committed_listed_and_deleted(client: Client, topic
         client.describe_group(group)
     with refused(ErrorCode.GROUP_ID_NOT_FOUND, f"deletion of group {group}"):
         client.delete_group(group)
+
+
+def test_a_client_that_is_closed_opens_no_connection_any_more(local: LocalBroker) -> None:
+    async def main() -> None:
+        log = await fencelog.aio.connect(local.bootstrap)
+        log.cluster.disconnect("cut")
+        # Each of them waits for the one connection that is being opened.
+        asking = [asyncio.create_task(log.topics()) for _ in range(3)]
+        await asyncio.sleep(0)
+        await log.close()
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        for answer in (*answers, *await asyncio.gather(log.topics(), return_exceptions=True)):
+            assert isinstance(answer, FencelogError)
+            assert str(answer) == "this client is closed; create a new one"
+        assert log.cluster._connections == {}
+
+    asyncio.run(main())
