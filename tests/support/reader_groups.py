@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 
 import fencelog.aio
 from fencelog.client.model import Record
@@ -96,22 +95,21 @@ async def crash(reader: GroupReader) -> None:
     member, reader._member = reader._member, None
     assert member is not None
     await member._end_tasks()
-    claims = [member._claim, *(each._claim for each in member.segments.values() if each._claim)]
-    for each in member.segments.values():
+    segments = {*member.segments.values(), *member._leaving}
+    for each in segments:
         each._task.cancel()
         await asyncio.wait([each._task])
         if each._producer is not None:
             await each._producer[0].close()
-    for claim in claims:
+    for claim in (member._claim, *(each._claim for each in segments if each._claim)):
         task, claim._task = claim._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
         claim._disconnect("crashed")
-    with suppress(FencelogError):
-        await member._cluster.close()
-        await member._watching.close()
-    await asyncio.sleep(0)
+        await claim.connections.close()
+    await member._cluster.close()
+    await member._watching.close()
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], what: str) -> None:

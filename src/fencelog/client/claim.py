@@ -196,8 +196,8 @@ class Claim(GrantFacts):
             self._error = self._loss("it was released")
             self._signal()  # a connection may wait for the claim to be attached to it
         task.cancel()
-        await asyncio.wait([task])
         try:
+            await asyncio.wait([task])
             if is_held and home is not None and not home.closed:
                 # Without an answer, closing the connection ends the claim.
                 with suppress(RequestError):

@@ -16,8 +16,6 @@ from fencelog.errors import ErrorCode, RequestError
 from fencelog.testing import LocalBroker
 from tests.support.reader_groups import crash, texts, until, write
 
-pytestmark = pytest.mark.usefixtures("collected")
-
 OVERTAKES_S = 0.3
 """For so long something is given the time to overtake another; it has to wait for it instead."""
 Scenario = Callable[[fencelog.aio.Client, ReaderGroup], Awaitable[None]]

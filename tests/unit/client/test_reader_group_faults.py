@@ -20,8 +20,6 @@ from fencelog.testing import LocalBroker
 from fencelog.types import TopicPartition
 from tests.support.reader_groups import LEASE_S, crash, expected, in_order, texts, until, write
 
-pytestmark = pytest.mark.usefixtures("collected")
-
 KEYS = [f"k{number}" for number in range(12)]
 Scenario = Callable[[fencelog.aio.Client], Awaitable[None]]
 

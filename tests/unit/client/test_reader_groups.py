@@ -23,8 +23,6 @@ from tests.support.reader_groups import (
     write,
 )
 
-pytestmark = pytest.mark.usefixtures("collected")
-
 KEYS = [f"k{number}" for number in range(12)]
 Scenario = Callable[[fencelog.aio.Client, ReaderGroup], Awaitable[None]]
 

@@ -7,7 +7,7 @@ Segments are read on while the state cannot be reached (R11): only what changes 
 
 import asyncio
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -82,6 +82,7 @@ class Member:
         self.shed: int | None = None
         self._reached: tuple[tuple[str, ...], dict[int, tuple[int, int]]] | None = None
         self._stopped: SegmentReader | None = None
+        self._leaving: set[SegmentReader] = set()
         self._todo = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._joined_s = self._unsettled_s = float("-inf")
@@ -111,10 +112,11 @@ class Member:
             lease_s=self._options.lease_s,
             holder=self._holder,
         )
-        self._claim = await Claim(self._cluster, options, None, 0.0).__aenter__()
-        self._incarnation = self._claim.epoch
-        self._copy = GroupCopy(self._cluster, self._group, self._name, self._incarnation)
+        self._claim = Claim(self._cluster, options, None, 0.0)
         try:
+            await self._claim.__aenter__()
+            self._incarnation = self._claim.epoch
+            self._copy = GroupCopy(self._cluster, self._group, self._name, self._incarnation)
             await self._copy.write(lambda _: Joined(self._name, self._incarnation))
         except BaseException:
             await self._release_all()
@@ -300,7 +302,7 @@ class Member:
             if self._stopped is segment:
                 self._stopped = None
             del self.segments[index]
-            await segment.stop()
+            await self._stop(segment)
         settings = self.state.settings
         assert settings is not None, "it was created before anybody joined"
         for index, owned in me.segments.items():
@@ -355,7 +357,7 @@ class Member:
             await self._copy.write(partial(self._completed, segment, end, successors))
             self._look()
             self.segments.pop(segment.index, None)
-            await segment.stop()
+            await self._stop(segment)
 
     def _completed(
         self,
@@ -424,7 +426,7 @@ class Member:
         self._shed_s = asyncio.get_running_loop().time()
         self.segments.pop(segment.index, None)
         self._look()
-        await segment.stop()
+        await self._stop(segment)
 
     async def _take(self, most: int) -> None:
         def took(state: GroupState) -> Took | None:
@@ -477,11 +479,20 @@ class Member:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _release_all(self) -> None:
-        for segment in self.segments.values():
-            await segment.stop()
-        self.segments.clear()
+    async def _stop(self, segment: SegmentReader) -> None:
+        self._leaving.add(segment)  # if this is cancelled, the end of the reader waits for it
+        await segment.stop()
+        self._leaving.discard(segment)
+
+    async def _end_claim(self) -> None:
         with suppress(FencelogError):
             await self._claim.release()
-        await self._cluster.close()
-        await self._watching.close()
+
+    async def _release_all(self) -> None:
+        async with AsyncExitStack() as ends:  # the last one first, whatever those before it raise
+            ends.push_async_callback(self._watching.close)
+            ends.push_async_callback(self._cluster.close)
+            ends.push_async_callback(self._end_claim)
+            for segment in (*self._leaving, *self.segments.values()):
+                ends.push_async_callback(segment.stop)
+            self.segments.clear()

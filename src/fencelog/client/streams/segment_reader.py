@@ -91,6 +91,7 @@ class SegmentReader:
         self._claim: Claim | None = None
         self._producer: tuple[Producer, Sender] | None = None
         self._is_stopped = self._is_held = False
+        self._stopping: asyncio.Task[None] | None = None
         self._committing = asyncio.Lock()
         """Held by who commits: of two at a time the older position could be stored last."""
         self._task = asyncio.create_task(self._run())
@@ -220,18 +221,28 @@ class SegmentReader:
             await self._producer[0].abort()
 
     async def stop(self) -> None:
-        """Read no more, and end the claim: its transactions and fetches end with it."""
-        self._is_stopped = True
-        self._buffer.clear()
-        self._in_hands.clear()
-        self._task.cancel()
-        await asyncio.wait([self._task])
-        if self._producer is not None:
-            await self._producer[0].close()
-        if self._claim is not None:
-            await self._claim.release()
+        """Read no more, and end the claim: its transactions and fetches end with it.
+
+        It goes on to its end where the caller is cancelled. A second call waits for that end.
+        """
+        if self._stopping is None:
+            self._is_stopped = True
+            self._buffer.clear()
+            self._in_hands.clear()
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
 
     # --- inside
+
+    async def _stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        try:
+            if self._producer is not None:
+                await self._producer[0].close()
+        finally:
+            if self._claim is not None:
+                await self._claim.release()
 
     def _owning(self) -> Claim:
         if self._claim is None or self._is_stopped:

@@ -1,0 +1,154 @@
+"""A reader of a group that ends at any moment ends its claims and closes its connections."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import fencelog.aio
+from fencelog.client.asynchronous import Claim
+from fencelog.client.streams.group_reader import GroupReader
+from fencelog.client.streams.reader_group import ReaderGroup
+from fencelog.client.streams.segment_reader import SegmentReader
+from fencelog.rpc.connection import Connection
+from fencelog.testing import LocalBroker
+from tests.support.reader_groups import texts, write
+
+WAITS_S = 0.3
+"""For so long something is given the time not to wait; it has to."""
+REQUESTS_MAX = 60
+"""More than a reader sends until it has joined."""
+Scenario = Callable[[fencelog.aio.Client, ReaderGroup], Awaitable[None]]
+
+
+def run(broker: LocalBroker, scenario: Scenario) -> None:
+    async def main() -> None:
+        async with await fencelog.aio.connect(broker.bootstrap) as log:
+            await log.create_stream("s", 1)
+            await write(log, "s", ["k"], range(5))
+            await scenario(log, log.reader_group("g", "s"))
+
+    asyncio.run(main())
+
+
+def segments_of(reader: GroupReader) -> list[SegmentReader]:
+    assert reader._member is not None
+    return list(reader._member.segments.values())
+
+
+async def first_event(reader: GroupReader) -> str:
+    batch = await asyncio.wait_for(reader.next_batch(1), 20)
+    assert batch is not None
+    return texts(batch.events)[0]
+
+
+@pytest.mark.slow
+def test_a_reader_that_closes_while_it_stops_a_segment_waits_for_the_end_of_its_claim(
+    fencelog_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R9
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        release, begun, go_on = Claim.release, asyncio.Event(), asyncio.Event()
+
+        async def slow(ends: Claim) -> None:
+            if ends is claim:
+                begun.set()
+                await go_on.wait()
+            await release(ends)
+
+        reader = group.reader("r1", commit_interval_s=None)
+        await reader.__aenter__()
+        assert await first_event(reader) == "k:0"
+        (segment,) = segments_of(reader)
+        claim = segment._claim
+        assert claim is not None
+        monkeypatch.setattr(Claim, "release", slow)
+        await segment.abandon()
+        await asyncio.wait_for(begun.wait(), 20)
+        closing = asyncio.create_task(reader.close())
+        assert not (await asyncio.wait([closing], timeout=WAITS_S))[0]
+        assert claim.connections._connections
+        go_on.set()
+        await asyncio.wait_for(closing, 20)
+        assert "released" in repr(claim)
+        assert all(each.closed for each in claim.connections._connections.values())
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_claim_ends_with_its_segment_also_where_the_producer_cannot_be_closed(
+    fencelog_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # R9
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        async def fails() -> None:
+            raise OSError("not closed")
+
+        reader = group.reader("r1", commit_interval_s=None)
+        await reader.__aenter__()
+        assert await first_event(reader) == "k:0"
+        (segment,) = segments_of(reader)
+        async with reader.transaction():
+            pass
+        assert segment._producer is not None
+        monkeypatch.setattr(segment._producer[0], "close", fails)
+        member, claim = reader._member, segment._claim
+        assert member is not None
+        with pytest.raises(OSError, match="not closed"):
+            await reader.close()
+        assert "released" in repr(claim)
+        assert "released" in repr(member._claim)
+        for cluster in (member._cluster, member._watching):
+            assert not cluster._connections
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["join", "leave"])
+def test_a_reader_that_is_cancelled_at_any_request_leaves_no_connection(
+    fencelog_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    # R9
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        start, made = Connection.start, Connection.connection_made
+        opened: list[Connection] = []
+        left = -1
+        victim: asyncio.Task[Any] | None = None
+
+        def counted(self: Connection, *args: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0 and victim is not None:
+                victim.cancel()
+            return start(self, *args)
+
+        def noted(self: Connection, transport: asyncio.BaseTransport) -> None:
+            opened.append(self)
+            made(self, transport)
+
+        async with group.reader("r0"):
+            pass  # the group exists, and the connection of its state
+        monkeypatch.setattr(Connection, "start", counted)
+        monkeypatch.setattr(Connection, "connection_made", noted)
+        for number in range(1, REQUESTS_MAX):
+            reader = group.reader("r1", commit_interval_s=None)
+            if what == "leave":
+                await reader.__aenter__()
+                await first_event(reader)
+            work = reader.__aenter__() if what == "join" else reader.close()
+            victim, left = asyncio.create_task(work), number
+            await asyncio.wait([victim])
+            is_cancelled, victim = victim.cancelled(), None
+            if not is_cancelled:
+                await reader.close()
+            assert opened
+            assert [each for each in opened if not each.closed] == []
+            opened.clear()
+            if not is_cancelled:
+                break
+        assert number > 3
+
+    run(fencelog_broker, scenario)
