@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
@@ -11,14 +10,11 @@ from fencelog.client.asynchronous import Claim
 from fencelog.client.streams.group_reader import GroupReader
 from fencelog.client.streams.reader_group import ReaderGroup
 from fencelog.client.streams.segment_reader import SegmentReader
-from fencelog.rpc.connection import Connection
 from fencelog.testing import LocalBroker
 from tests.support.reader_groups import texts, write
 
 WAITS_S = 0.3
 """For so long something is given the time not to wait; it has to."""
-REQUESTS_MAX = 60
-"""More than a reader sends until it has joined."""
 Scenario = Callable[[fencelog.aio.Client, ReaderGroup], Awaitable[None]]
 
 
@@ -102,53 +98,5 @@ def test_a_claim_ends_with_its_segment_also_where_the_producer_cannot_be_closed(
         assert "released" in repr(member._claim)
         for cluster in (member._cluster, member._watching):
             assert not cluster._connections
-
-    run(fencelog_broker, scenario)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["join", "leave"])
-def test_a_reader_that_is_cancelled_at_any_request_leaves_no_connection(
-    fencelog_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    # R9
-    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
-        start, made = Connection.start, Connection.connection_made
-        opened: list[Connection] = []
-        left = -1
-        victim: asyncio.Task[Any] | None = None
-
-        def counted(self: Connection, *args: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left == 0 and victim is not None:
-                victim.cancel()
-            return start(self, *args)
-
-        def noted(self: Connection, transport: asyncio.BaseTransport) -> None:
-            opened.append(self)
-            made(self, transport)
-
-        async with group.reader("r0"):
-            pass  # the group exists, and the connection of its state
-        monkeypatch.setattr(Connection, "start", counted)
-        monkeypatch.setattr(Connection, "connection_made", noted)
-        for number in range(1, REQUESTS_MAX):
-            reader = group.reader("r1", commit_interval_s=None)
-            if what == "leave":
-                await reader.__aenter__()
-                await first_event(reader)
-            work = reader.__aenter__() if what == "join" else reader.close()
-            victim, left = asyncio.create_task(work), number
-            await asyncio.wait([victim])
-            is_cancelled, victim = victim.cancelled(), None
-            if not is_cancelled:
-                await reader.close()
-            assert opened
-            assert [each for each in opened if not each.closed] == []
-            opened.clear()
-            if not is_cancelled:
-                break
-        assert number > 3
 
     run(fencelog_broker, scenario)
