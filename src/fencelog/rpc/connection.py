@@ -151,15 +151,15 @@ async def connect(host: str, port: int, client_id: str, deadline: Deadline) -> C
     loop = asyncio.get_running_loop()
     connection = Connection(f"{host}:{port}", client_id)
     try:
-        async with asyncio.timeout(deadline.left_s):
-            await loop.create_connection(lambda: connection, host, port)
-    except OSError as error:
-        raise failure(
-            ErrorCode.NETWORK_EXCEPTION,
-            f"cannot connect to broker {host}:{port}",
-            _why(error) or f"no response within {deadline}",
-        ) from error
-    try:
+        try:
+            async with asyncio.timeout(deadline.left_s):
+                await loop.create_connection(lambda: connection, host, port)
+        except OSError as error:
+            raise failure(
+                ErrorCode.NETWORK_EXCEPTION,
+                f"cannot connect to broker {host}:{port}",
+                _why(error) or f"no response within {deadline}",
+            ) from error
         connection.versions = await _versions(connection, deadline)
     except BaseException:
         connection.close()
