@@ -11,6 +11,7 @@ import pytest
 
 from fencelog_demo.stage import lay_out_spark
 from tests.support.broker import BrokerProcess
+from tests.support.frozen import freeze_all
 from tests.support.hangs import hanging
 from tests.support.loops import REAL, choose
 from tests.support.unclosed import left_open, watch
@@ -70,6 +71,11 @@ def pytest_collection_modifyitems(
     yield  # they are shuffled
     turns = {group: turn for turn, group in enumerate(dict.fromkeys(SHARED.values()))}
     items.sort(key=lambda item: turns.get(_group(item.path), len(turns)))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the tests themselves out of all collections to come."""
+    freeze_all()
 
 
 def _group(path: Path) -> str:

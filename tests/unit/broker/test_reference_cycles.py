@@ -6,7 +6,7 @@ avoids them. Objects that have lived long must not be in a cycle of references w
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from fencelog.broker.fetching.sessions import FINAL_EPOCH
 from fencelog.node import Node
 from fencelog.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tests.support.frozen import freeze_all
 from tests.support.groups import FAST, Member
 from tests.support.node import Peer, World, batch, delete, until
 from tests.support.ownership import Claimant
@@ -23,12 +24,9 @@ from tests.unit.broker.test_fetch_waits import waiting
 
 
 @pytest.fixture(autouse=True)
-def _only_of_this_test() -> Iterator[None]:
-    """Exempt what is there before: a collection would visit all that the other tests imported."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+def _only_of_this_test() -> None:
+    """Exempt what is there before."""
+    freeze_all()
 
 
 @asynccontextmanager

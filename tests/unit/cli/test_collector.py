@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fencelog.cli.collector import SURVIVORS_MAX, Collector
+from tests.support.frozen import freeze_all
 
 
 class Cycle:
@@ -31,6 +32,7 @@ def collector() -> Iterator[Collector]:
     gc.callbacks.remove(collector.collected)
     gc.set_threshold(*thresholds)
     gc.unfreeze()
+    freeze_all()
 
 
 def test_a_start_runs_no_full_collection(collector: Collector) -> None:

@@ -9,13 +9,16 @@ import pytest
 
 from fencelog.spark import worker_heap
 from fencelog.spark.worker_heap import freeze_imports
+from tests.support.frozen import freeze_all
 
 
 @pytest.fixture(autouse=True)
 def _collected_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(worker_heap, "_modules_frozen", 0)
+    gc.unfreeze()
     yield
     gc.unfreeze()
+    freeze_all()
 
 
 def test_a_collection_after_a_task_does_not_visit_what_is_imported() -> None:
