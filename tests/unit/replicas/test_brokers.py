@@ -41,6 +41,8 @@ from tests.support.partition import scenario
 from tests.support.storage import batch_of
 from tests.unit.replicas.hosts import TOPIC, Wire, _responses, begin_of, until
 
+pytestmark = pytest.mark.slow  # brokers that wait for each other
+
 NAME, PARTITION = TopicPartition("t", 0), PartitionKey(TOPIC, 0)
 NODES = (NodeId(1), NodeId(2), NodeId(3))
 

@@ -28,6 +28,8 @@ from tests.support.partition import scenario
 from tests.unit.replicas.hosts import key, until
 from tests.unit.replicas.test_replica_manager import running
 
+pytestmark = pytest.mark.slow  # brokers that wait for each other
+
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:

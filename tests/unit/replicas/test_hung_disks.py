@@ -9,6 +9,8 @@ from tests.support.partition import scenario
 from tests.unit.replicas.hosts import until
 from tests.unit.replicas.test_brokers import NAME, NODES, Broker, running
 
+pytestmark = pytest.mark.slow  # brokers that wait for each other
+
 
 class Hung:
     """The disk of a broker, which does not end what it is asked for until it goes on."""

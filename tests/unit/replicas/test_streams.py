@@ -13,6 +13,8 @@ from fencelog_sim.world.disk import Loss
 from tests.support.partition import scenario
 from tests.unit.replicas.hosts import Host, key, running, until
 
+pytestmark = pytest.mark.slow  # brokers that wait for each other
+
 
 @scenario
 async def test_a_follower_catches_up_and_commits() -> None:

@@ -104,7 +104,11 @@ def test_a_round_leaves_the_newest_values_and_a_clean_start_agrees() -> None:  #
     run(scenario())
 
 
-@pytest.mark.parametrize("joins", [False, True], ids=["one by one", "joined"])
+@pytest.mark.parametrize(
+    "joins",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["one by one", "joined"],
+)
 @LOSSES
 def test_a_power_cut_at_any_operation_loses_nothing_and_brings_nothing_back(
     loss: Loss, joins: bool
@@ -135,7 +139,8 @@ def test_a_power_cut_at_any_operation_loses_nothing_and_brings_nothing_back(
     assert cut > 20, "a round has many steps to be cut at"
 
 
-@pytest.mark.parametrize("loss", [pytest.param(Loss.ALL, marks=pytest.mark.slow), Loss.TORN])
+@pytest.mark.slow  # a power cut at each of many operations
+@pytest.mark.parametrize("loss", [Loss.ALL, Loss.TORN])
 def test_a_power_cut_in_the_recovery_of_a_swap_changes_nothing(loss: Loss) -> None:  # E15
     async def scenario(first_cut: int, cut: int) -> bool:
         world, first_dirty = await compacted_once()

@@ -35,7 +35,7 @@ CRASHES = pytest.mark.parametrize(
         pytest.param("fsync", Loss.ALL, marks=pytest.mark.slow),
         ("fsync", Loss.TORN),
         pytest.param("fsync", Loss.NONE, marks=pytest.mark.slow),
-        ("os", Loss.NONE),
+        pytest.param("os", Loss.NONE, marks=pytest.mark.slow),
     ],
 )
 """Power cuts in ``fsync`` mode, kills in ``os`` mode."""
