@@ -8,6 +8,7 @@ import pytest
 
 import fencelog.aio
 from fencelog.client.model import DataLossError
+from fencelog.client.streams import synchronizer
 from fencelog.client.streams.group_model import ReaderGroupError, state_topic
 from fencelog.client.streams.group_reader import GroupReader
 from fencelog.client.streams.group_state import Build
@@ -21,6 +22,7 @@ from fencelog.types import TopicPartition
 from tests.support.reader_groups import LEASE_S, crash, expected, in_order, texts, until, write
 
 KEYS = [f"k{number}" for number in range(12)]
+DAY_MS = 86_400_000
 Scenario = Callable[[fencelog.aio.Client], Awaitable[None]]
 
 
@@ -403,5 +405,21 @@ def test_an_incarnation_that_joins_while_the_one_before_is_declared_offline_read
         await following.check()
         await following.close()
         await former.close()
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead_ms", [-DAY_MS, DAY_MS])
+def test_a_group_is_coordinated_whatever_time_its_readers_have(
+    fencelog_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    # R11
+    async def scenario(log: fencelog.aio.Client) -> None:
+        await write(log, "s", ["k"], range(5))
+        now_ms = synchronizer._now_ms
+        monkeypatch.setattr(synchronizer, "_now_ms", lambda: now_ms() + ahead_ms)
+        async with log.reader_group("g", "s").reader("r1") as reader:
+            assert await next_events(reader) == [f"k:{number}" for number in range(5)]
 
     run(fencelog_broker, scenario)

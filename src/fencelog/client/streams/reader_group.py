@@ -49,6 +49,8 @@ STATE_CONFIGS = {
     "retention.bytes": "-1",
     "max.message.bytes": str(STATE_BYTES_MAX),
     "compression.type": "producer",
+    # Or the updates of a reader whose clock is an hour ahead would be refused.
+    "message.timestamp.type": "LogAppendTime",
 }
 
 
