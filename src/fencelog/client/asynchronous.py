@@ -212,7 +212,7 @@ class Client:
         self.cluster = Cluster(options)
 
     async def close(self) -> None:
-        """Close the connections. Harmless twice."""
+        """Close the connections; what is asked later raises FencelogError. Harmless twice."""
         await self.cluster.close()
 
     async def __aenter__(self) -> Self:
