@@ -37,7 +37,7 @@ from fencelog.client.model import Delivery
 from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, again
 from fencelog.client.streams.division import divided
 from fencelog.client.streams.known import Places
-from fencelog.errors import ErrorCode, RequestError, WireError
+from fencelog.errors import ErrorCode, FencelogError, RequestError, WireError
 from fencelog.rpc.connection import Connection
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
@@ -216,7 +216,8 @@ class PartitionSender:
         """Report an internal error to the owner, which would wait forever otherwise."""
         if not task.cancelled() and (error := task.exception()) is not None:
             what = f"the sender of {self.partition} failed"
-            self._owner.failed(failure(ErrorCode.UNKNOWN_SERVER_ERROR, what, repr(error)))
+            why = str(error) if isinstance(error, FencelogError) else repr(error)
+            self._owner.failed(failure(ErrorCode.UNKNOWN_SERVER_ERROR, what, why))
 
     async def _run(self) -> None:
         backoff = Backoff()

@@ -212,3 +212,19 @@ def test_a_client_that_is_closed_opens_no_connection_any_more(local: LocalBroker
         assert log.cluster._connections == {}
 
     asyncio.run(main())
+
+
+def test_a_producer_of_a_closed_client_says_so(local: LocalBroker, topic: str) -> None:
+    async def main() -> None:
+        log = await fencelog.aio.connect(local.bootstrap)
+        await log.create_topic(topic)
+        producer = await log.producer()
+        await producer.send(topic, b"in time")
+        await producer.flush()
+        await log.close()
+        await producer.send(topic, b"late")
+        with pytest.raises(RequestError, match=f"{topic}-0 failed: this client is closed; create"):
+            await producer.flush()
+        await producer.close()
+
+    asyncio.run(main())
