@@ -19,10 +19,10 @@ from fencelog.client.model import (
 )
 from fencelog.client.retry import retrying
 from fencelog.client.streams.known import KnownStreams, Places, find_places
-from fencelog.errors import ErrorCode, FencelogError, WireError
+from fencelog.errors import ErrorCode, WireError
 from fencelog.rpc.connection import Connection, connect
 from fencelog.rpc.deadline import Deadline
-from fencelog.rpc.failures import failure
+from fencelog.rpc.failures import client_closed, failure
 from fencelog.types import TopicId, TopicPartition
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.hot import CurrentLeader, NodeEndpoint, Successor
@@ -186,7 +186,7 @@ class Cluster:
         key = (address, lane)
         async with self._opening.setdefault(key, asyncio.Lock()):
             if self._closed:
-                raise FencelogError("this client is closed; create a new one")
+                raise client_closed()
             found = self._connections.get(key)
             if found is None or found.closed:
                 limit = Deadline(min(CONNECT_TIMEOUT_S, max(deadline.left_s, 0.1)))

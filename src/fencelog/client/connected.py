@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from fencelog.client.cluster import Cluster, ClusterOptions
 from fencelog.client.loop_thread import LoopThread, keep_for_ever
-from fencelog.errors import FencelogError
+from fencelog.rpc.failures import client_closed
 
 T = TypeVar("T")
 
@@ -106,7 +106,7 @@ class ConnectedClient:
     def _loop(self) -> LoopThread:
         """Return the loop's thread, started at the first call and again after a fork."""
         if self._closed:
-            raise FencelogError("this client is closed; create a new one")
+            raise client_closed()
         thread = self._thread
         if thread is not None and thread.owned:
             return thread

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from fencelog.errors import FencelogError
+from fencelog.rpc.failures import client_closed
 
 T = TypeVar("T")
 JOIN_TIMEOUT_S = 5.0
@@ -61,7 +61,7 @@ class LoopThread:
             if not self._closed and self._thread.is_alive():
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
-        raise FencelogError("this client is closed; create a new one")
+        raise client_closed()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait; an interrupt of the waiter cancels it."""

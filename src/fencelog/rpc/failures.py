@@ -1,6 +1,6 @@
 """The texts of failed requests: what was requested, what the broker said, and what to do."""
 
-from fencelog.errors import ErrorCode, OwnershipLostError, RequestError
+from fencelog.errors import ErrorCode, FencelogError, OwnershipLostError, RequestError
 
 ADVICE = {
     ErrorCode.NETWORK_EXCEPTION: "check that the broker is running at this address",
@@ -43,3 +43,8 @@ def failure(code: ErrorCode, what: str, detail: str | None = None) -> RequestErr
         parts.append(advice)
     kind = OwnershipLostError if code is ErrorCode.OWNER_FENCED else RequestError
     return kind(code, ": ".join(parts[:2]) + "".join(f"; {part}" for part in parts[2:]))
+
+
+def client_closed() -> FencelogError:
+    """The error of everything that is asked of a closed client."""
+    return FencelogError("this client is closed; create a new one")
