@@ -6,11 +6,37 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 import fencelog.aio
 from fencelog.client.model import Record
 from fencelog.client.streams.group_reader import GroupReader
+from fencelog.client.streams.member import Member
+from fencelog.client.streams.reader_group import ReaderGroup
 from fencelog.errors import FencelogError
+from fencelog.testing import LocalBroker
 
 DEADLINE_S = 20.0
 LEASE_S = 10.0
 """Long, for a busy machine: a crash breaks the connections, which ends claims at once."""
+Scenario = Callable[[fencelog.aio.Client, ReaderGroup], Awaitable[None]]
+
+
+def run(broker: LocalBroker, scenario: Scenario, segments: int = 4) -> None:
+    """Run a scenario with the group ``g`` of the stream ``s``, which is empty."""
+
+    async def main() -> None:
+        async with await fencelog.aio.connect(broker.bootstrap) as log:
+            await log.create_stream("s", segments)
+            await scenario(log, log.reader_group("g", "s"))
+
+    asyncio.run(main())
+
+
+def run_with_events(broker: LocalBroker, scenario: Scenario) -> None:
+    """The same, with ten events of the key ``k`` in one segment, and a topic ``out``."""
+
+    async def with_events(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        await log.create_topic("out")
+        await write(log, "s", ["k"], range(10))
+        await scenario(log, group)
+
+    run(broker, with_events, segments=1)
 
 
 async def write(
@@ -26,6 +52,19 @@ async def write(
 def texts(events: Iterable[Record]) -> list[str]:
     """What ``write`` has written."""
     return [(each.value or b"").decode() for each in events]
+
+
+async def next_events(reader: GroupReader, most: int = 1_000) -> list[str]:
+    """What the next batch has. Raises TimeoutError."""
+    batch = await asyncio.wait_for(reader.next_batch(most), DEADLINE_S)
+    assert batch is not None
+    return texts(batch.events)
+
+
+def member_of(reader: GroupReader) -> Member:
+    """The member that a reader is, which has joined."""
+    assert reader._member is not None
+    return reader._member
 
 
 def expected(keys: Sequence[str], numbers: Iterable[int]) -> set[str]:

@@ -18,10 +18,10 @@ _left: list[str] = []
 def watch() -> None:
     """Watch every loop from now on. Harmless twice."""
     loops: Any = selector_events.BaseSelectorEventLoop
-    if hasattr(loops, "unwatched"):
+    if hasattr(loops, "is_watched"):
         return
+    loops.is_watched = True
     make, close = loops._make_socket_transport, loops.close
-    loops.unwatched = (make, close)
 
     def make_and_note(loop: Any, *args: Any, **options: Any) -> BaseTransport:
         transport: BaseTransport = make(loop, *args, **options)

@@ -9,7 +9,7 @@ import pytest
 import fencelog.aio
 from fencelog.rpc.connection import Connection
 from fencelog.testing import LocalBroker
-from tests.support.reader_groups import until, write
+from tests.support.reader_groups import next_events, until, write
 
 REQUESTS_MAX = 100
 """More than any of these sends."""
@@ -32,13 +32,14 @@ async def leaving(address: str) -> Coroutine[Any, Any, Any]:
     log = await fencelog.aio.connect(address)
     reader = log.reader_group("g", "s").reader("r", commit_interval_s=None)
     await reader.__aenter__()
-    await asyncio.wait_for(reader.next_batch(1), 20)
+    assert await next_events(reader, 1)
 
-    async def end() -> None:
-        async with log:
-            await reader.close()
+    return _ending(log, reader.close)
 
-    return end()
+
+async def _ending(log: fencelog.aio.Client, end: Callable[[], Awaitable[None]]) -> None:
+    async with log:
+        await end()
 
 
 async def owning(address: str) -> Coroutine[Any, Any, Any]:
@@ -60,11 +61,7 @@ async def releasing(address: str) -> Coroutine[Any, Any, Any]:
     await producer.send("t", b"x")
     await producer.flush()
 
-    async def end() -> None:
-        async with log:
-            await claim.release()
-
-    return end()
+    return _ending(log, claim.release)
 
 
 async def committing(address: str) -> Coroutine[Any, Any, Any]:

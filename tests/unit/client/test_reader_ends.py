@@ -1,42 +1,17 @@
 """A reader of a group that ends at any moment ends its claims and closes its connections."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 import fencelog.aio
 from fencelog.client.asynchronous import Claim
-from fencelog.client.streams.group_reader import GroupReader
 from fencelog.client.streams.reader_group import ReaderGroup
-from fencelog.client.streams.segment_reader import SegmentReader
 from fencelog.testing import LocalBroker
-from tests.support.reader_groups import texts, write
+from tests.support.reader_groups import member_of, next_events, run_with_events
 
 WAITS_S = 0.3
 """For so long something is given the time not to wait; it has to."""
-Scenario = Callable[[fencelog.aio.Client, ReaderGroup], Awaitable[None]]
-
-
-def run(broker: LocalBroker, scenario: Scenario) -> None:
-    async def main() -> None:
-        async with await fencelog.aio.connect(broker.bootstrap) as log:
-            await log.create_stream("s", 1)
-            await write(log, "s", ["k"], range(5))
-            await scenario(log, log.reader_group("g", "s"))
-
-    asyncio.run(main())
-
-
-def segments_of(reader: GroupReader) -> list[SegmentReader]:
-    assert reader._member is not None
-    return list(reader._member.segments.values())
-
-
-async def first_event(reader: GroupReader) -> str:
-    batch = await asyncio.wait_for(reader.next_batch(1), 20)
-    assert batch is not None
-    return texts(batch.events)[0]
 
 
 @pytest.mark.slow
@@ -55,8 +30,8 @@ def test_a_reader_that_closes_while_it_stops_a_segment_waits_for_the_end_of_its_
 
         reader = group.reader("r1", commit_interval_s=None)
         await reader.__aenter__()
-        assert await first_event(reader) == "k:0"
-        (segment,) = segments_of(reader)
+        assert await next_events(reader, 1) == ["k:0"]
+        (segment,) = member_of(reader).segments.values()
         claim = segment._claim
         assert claim is not None
         monkeypatch.setattr(Claim, "release", slow)
@@ -70,7 +45,7 @@ def test_a_reader_that_closes_while_it_stops_a_segment_waits_for_the_end_of_its_
         assert "released" in repr(claim)
         assert all(each.closed for each in claim.connections._connections.values())
 
-    run(fencelog_broker, scenario)
+    run_with_events(fencelog_broker, scenario)
 
 
 @pytest.mark.slow
@@ -84,14 +59,13 @@ def test_a_claim_ends_with_its_segment_also_where_the_producer_cannot_be_closed(
 
         reader = group.reader("r1", commit_interval_s=None)
         await reader.__aenter__()
-        assert await first_event(reader) == "k:0"
-        (segment,) = segments_of(reader)
+        assert await next_events(reader, 1) == ["k:0"]
+        (segment,) = member_of(reader).segments.values()
         async with reader.transaction():
             pass
         assert segment._producer is not None
         monkeypatch.setattr(segment._producer[0], "close", fails)
-        member, claim = reader._member, segment._claim
-        assert member is not None
+        member, claim = member_of(reader), segment._claim
         with pytest.raises(OSError, match="not closed"):
             await reader.close()
         assert "released" in repr(claim)
@@ -99,4 +73,4 @@ def test_a_claim_ends_with_its_segment_also_where_the_producer_cannot_be_closed(
         for cluster in (member._cluster, member._watching):
             assert not cluster._connections
 
-    run(fencelog_broker, scenario)
+    run_with_events(fencelog_broker, scenario)

@@ -1,7 +1,6 @@
 """Positions that two commits of a reader group change at a time: none goes back or is skipped."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -9,38 +8,20 @@ import pytest
 import fencelog.aio
 from fencelog.client.asynchronous import Producer
 from fencelog.client.streams import segment_reader
-from fencelog.client.streams.group_reader import GroupReader
-from fencelog.client.streams.member import Member
 from fencelog.client.streams.reader_group import ReaderGroup
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.testing import LocalBroker
-from tests.support.reader_groups import crash, texts, until, write
+from tests.support.reader_groups import (
+    crash,
+    member_of,
+    next_events,
+    run_with_events,
+    texts,
+    until,
+)
 
 OVERTAKES_S = 0.3
 """For so long something is given the time to overtake another; it has to wait for it instead."""
-Scenario = Callable[[fencelog.aio.Client, ReaderGroup], Awaitable[None]]
-
-
-def run(broker: LocalBroker, scenario: Scenario) -> None:
-    async def main() -> None:
-        async with await fencelog.aio.connect(broker.bootstrap) as log:
-            await log.create_stream("s", 1)
-            await log.create_topic("out")
-            await write(log, "s", ["k"], range(10))
-            await scenario(log, log.reader_group("g", "s"))
-
-    asyncio.run(main())
-
-
-def member_of(reader: GroupReader) -> Member:
-    assert reader._member is not None
-    return reader._member
-
-
-async def next_events(reader: GroupReader, most: int = 1_000) -> list[str]:
-    batch = await asyncio.wait_for(reader.next_batch(most), 20)
-    assert batch is not None
-    return texts(batch.events)
 
 
 @pytest.mark.slow
@@ -68,7 +49,7 @@ def test_a_position_that_a_transaction_commits_is_not_put_back_meanwhile(
         async with group.reader("r2") as other:
             assert await next_events(other) == [f"k:{number}" for number in range(3, 10)]
 
-    run(fencelog_broker, scenario)
+    run_with_events(fencelog_broker, scenario)
 
 
 @pytest.mark.slow
@@ -97,7 +78,7 @@ def test_a_committed_transaction_without_an_answer_keeps_its_position(
         async with group.reader("r2") as other:
             assert await next_events(other) == [f"k:{number}" for number in range(3, 10)]
 
-    run(fencelog_broker, scenario)
+    run_with_events(fencelog_broker, scenario)
 
 
 @pytest.mark.slow
@@ -127,4 +108,4 @@ def test_a_segment_that_ends_here_is_not_committed_beyond_what_was_handed_out(
         async with group.reader("r2") as other:
             assert await next_events(other) == [f"k:{number}" for number in range(10)]
 
-    run(fencelog_broker, scenario)
+    run_with_events(fencelog_broker, scenario)

@@ -19,7 +19,16 @@ from fencelog.coordination.synchronizer.records import ForeignRecordError
 from fencelog.errors import FencelogError
 from fencelog.testing import LocalBroker
 from fencelog.types import TopicPartition
-from tests.support.reader_groups import LEASE_S, crash, expected, in_order, texts, until, write
+from tests.support.reader_groups import (
+    LEASE_S,
+    crash,
+    expected,
+    in_order,
+    next_events,
+    texts,
+    until,
+    write,
+)
 
 KEYS = [f"k{number}" for number in range(12)]
 DAY_MS = 86_400_000
@@ -52,12 +61,6 @@ async def fail(reader: GroupReader) -> None:
     async with reader.transaction() as transaction:
         await transaction.send("out", b"x")
         raise ZeroDivisionError
-
-
-async def next_events(reader: GroupReader) -> list[str]:
-    batch = await asyncio.wait_for(reader.next_batch(), 20)
-    assert batch is not None
-    return texts(batch.events)
 
 
 @pytest.mark.slow

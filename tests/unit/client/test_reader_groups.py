@@ -1,7 +1,7 @@
 """Reader groups on a real broker: who reads what, while readers and segments come and go."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -18,22 +18,13 @@ from tests.support.reader_groups import (
     Reading,
     expected,
     in_order,
+    run,
     texts,
     until,
     write,
 )
 
 KEYS = [f"k{number}" for number in range(12)]
-Scenario = Callable[[fencelog.aio.Client, ReaderGroup], Awaitable[None]]
-
-
-def run(broker: LocalBroker, scenario: Scenario, segments: int = 4) -> None:
-    async def main() -> None:
-        async with await fencelog.aio.connect(broker.bootstrap) as log:
-            await log.create_stream("s", segments)
-            await scenario(log, log.reader_group("g", "s"))
-
-    asyncio.run(main())
 
 
 @asynccontextmanager
