@@ -35,7 +35,7 @@ from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import Cluster
 from fencelog.client.model import Delivery
 from fencelog.client.retry import RETRIABLE, STALE_ROUTE, Backoff, again
-from fencelog.client.streams.division import divided
+from fencelog.client.streams.division import divided, forgotten
 from fencelog.client.streams.known import Places
 from fencelog.errors import ErrorCode, FencelogError, RequestError, WireError
 from fencelog.rpc.connection import Connection
@@ -307,13 +307,8 @@ class PartitionSender:
         """
         batch = head.batch
         if self._sealed is not None and _has_forgotten(self._sealed, head, self._stored):
-            raise failure(
-                ErrorCode.UNKNOWN_PRODUCER_ID,
-                f"write of {batch.count} records to {self.partition}",
-                "the segment is sealed and knows this producer no more, as its records were "
-                "deleted: whether these were stored before is not known; read the stream, or what "
-                "was copied of it, before you write them again",
-            )
+            is_transactional = self._identity.transactional_id is not None
+            raise forgotten(self.partition, batch.count, is_transactional=is_transactional)
         if self._sealed is not None and _has_stored(self._sealed, head):
             delivery = Delivery(
                 partition=self.partition, base_offset=UNKNOWN_OFFSET, count=batch.count

@@ -150,6 +150,28 @@ async def test_a_batch_in_doubt_is_not_written_again_where_its_segment_has_forgo
 
 
 @story
+async def test_a_transaction_that_its_sealed_segment_has_no_more_is_over() -> None:  # R2, V5
+    world = World()
+    writer = await Writer.open(world, ProducerOptions(transactional_id="x"))
+    await writer.sender.begin()
+    await writer.queue(LOW)
+    await writer.sender.flush()
+    world.is_prompt = False
+    await writer.queue(LOW)
+    await steps()
+    assert world.arrive(is_answered=False)
+    world.line.close()
+    world.split(0)
+    world.logs[0].last.clear()
+    world.logs[0].recent.clear()
+    world.is_prompt = True
+    with pytest.raises(RequestError, match="no transaction of this producer is open") as told:
+        await writer.sender.flush()
+    assert told.value.code is ErrorCode.INVALID_TXN_STATE
+    assert world.order_of(LOW) == [0, 1], "nothing is written to a successor"
+
+
+@story
 async def test_a_batch_that_was_never_in_doubt_is_written_though_its_segment_has_forgotten() -> (
     None
 ):

@@ -10,6 +10,8 @@ from fencelog.client.batches import EncodedBatch
 from fencelog.client.records_buffer import encoded, key_hash
 from fencelog.client.streams.known import Places
 from fencelog.client.streams.ranges import median
+from fencelog.errors import ErrorCode, RequestError
+from fencelog.rpc.failures import failure
 from fencelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 from fencelog.wire.records import RecordToWrite, read_records
 
@@ -57,3 +59,22 @@ async def divided(batch: EncodedBatch, places: Places, turn: int) -> list[Encode
         )
         for place, found in rows.items()
     ]
+
+
+def forgotten(partition: TopicPartition, count: int, *, is_transactional: bool) -> RequestError:
+    """Return what a writer is told whose batch may be in a sealed segment that cannot tell it."""
+    what = f"write of {count} records to {partition}"
+    if is_transactional:
+        # Of an open transaction the segment would know the producer.
+        return failure(
+            ErrorCode.INVALID_TXN_STATE,
+            what,
+            "the segment is sealed, and no transaction of this producer is open there any more",
+        )
+    return failure(
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        what,
+        "the segment is sealed and knows this producer no more, as its records were deleted: "
+        "whether these were stored before is not known; read the stream, or what was copied of it, "
+        "before you write them again",
+    )
