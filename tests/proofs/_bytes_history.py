@@ -24,6 +24,7 @@ from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import PowerCut, SimDisk
 from fencelog_sim.world.disk_image import Directory, Inode
 from tests.proofs._bytes_meaning import Meaning, meaning_of
+from tests.support.log import complete_indexes
 from tests.support.storage import AT_EACH_WRITE, DIRECTORY, NOW_MS, World, batch_of, run
 
 PARTITION = TopicPartition("t", 0)
@@ -145,7 +146,7 @@ class Recorder:
         return end
 
     async def close(self) -> None:
-        self.world.log.complete_indexes()
+        complete_indexes(self.world.log)
         await self.world.flush()
         checksum = await self.world.stop()
         end = self.world.log.log_end_offset

@@ -37,6 +37,12 @@ class SegmentFiles:
     snapshot: bytes | None = None
 
 
+def complete_indexes(log: PartitionLog) -> None:
+    """Complete the active segment's time index, as a roll does."""
+    log._state.active.seal()
+    log._unflushed.side_files_changed()
+
+
 def make_batch(
     producer_id: int = -1,
     epoch: int = -1,

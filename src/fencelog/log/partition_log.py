@@ -17,13 +17,13 @@ How the broker and the storage use it:
    ``advance_high_watermark(end)`` when all in-sync replicas have them.
 7. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
    ``aborted_transactions(offset, end)`` for what was read; ``offset_for_timestamp``.
-8. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``; at a clean
-   stop ``complete_indexes`` (then take the unflushed writes again); ``checkpoint`` for recovery.
+8. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``;
+   ``checkpoint`` for recovery; ``finish`` before a segment of a stream loses its files.
 
 A ``PartitionLog`` comes from ``PartitionLog.create`` (empty) or ``rebuild.LogBuilder.finish``.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 from fencelog.errors import ErrorCode
 from fencelog.log.appender import Appender
@@ -34,10 +34,8 @@ from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.ownership import Owner
 from fencelog.log.planning import plan_read, timestamp_range
 from fencelog.log.producers import PRODUCER_EXPIRATION_MS
-from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, checkpoint_of
 from fencelog.log.retention import retained_from
 from fencelog.log.segment import Segment
-from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.state import LogState
 from fencelog.log.unflushed import Unflushed
 from fencelog.log.validation import (
@@ -56,19 +54,27 @@ from fencelog.log.values import (
     ReadPlan,
     Rejected,
     SegmentWrite,
-    SideFiles,
 )
 from fencelog.log.verification import Guards, VerificationGuard
 from fencelog.log.view import LogView
 from fencelog.types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs
-from fencelog.wire.batch import LENGTH_END, BatchHeader, assign
+from fencelog.wire.batch import LENGTH_END, BatchHeader, assign, read_header
+from fencelog.wire.control import Seal
 from fencelog.wire.hot.append_tags import Revision
 
 _FIRST_OFFSET = Offset(0)
+_FINISHED = Rejected(
+    ErrorCode.SEGMENT_SEALED, "the segment's records are deleted, and its files may be removed"
+)
 
 
 class PartitionLog(LogView):
-    """Rules and offsets of one replica: of its leader, unless it is told to ``follow``."""
+    """Rules and offsets of one replica: of its leader, unless it is told to ``follow``.
+
+    Attributes:
+        has_files: False for a segment of a stream whose files are removed: only its seal is left.
+        is_finished: nothing follows, for ever: markers and owners are not recorded any more.
+    """
 
     __slots__ = (
         "_append_refusal",
@@ -80,7 +86,9 @@ class PartitionLog(LogView):
         "_refusal",
         "_unflushed",
         "config",
+        "has_files",
         "high_watermark",
+        "is_finished",
         "last_stable_offset",
         "leader_epoch",
     )
@@ -99,6 +107,7 @@ class PartitionLog(LogView):
         self._failed = False
         self._following: Rejected | None = None
         """Why a follower appends nothing of its own; None on a leader."""
+        self.has_files, self.is_finished = True, False
         self._refuse(None)
         self.config = state.config
         self._log_append_time = state.config.message_timestamp_type == "LogAppendTime"
@@ -114,6 +123,37 @@ class PartitionLog(LogView):
         state = LogState(config, _FIRST_OFFSET, was_compacted=False)
         state.add_segment(Segment(_FIRST_OFFSET))
         return cls(state, FIRST_EPOCH)
+
+    @classmethod
+    def of_seal(cls, config: LogConfig, batch: bytes) -> "PartitionLog":
+        """Return the log of a segment whose files are removed; ``batch``: its ``last_seal``."""
+        header = read_header(batch)
+        state = LogState(config, header.base_offset, was_compacted=True)
+        state.add_segment(Segment(header.base_offset))
+        epoch, newest = header.leader_epoch, header.max_timestamp
+        state.replay(header, header.base_offset, epoch, newest, Seal())
+        log = cls(state, epoch)
+        log.has_files, log.is_finished = False, True
+        log.accept_appends()
+        return log
+
+    def finish(self) -> bool:
+        """Let nothing follow in a sealed log that may lose its files; False if it may not (R2).
+
+        All of its records are deleted, and what it has is committed; no producer is known, so a
+        sequence that is sent again cannot be missed (E4), no transaction is open, and nobody owns
+        it. A later leadership takes it back.
+        """
+        state = self._state
+        self.is_finished = (
+            self._following is None
+            and self.is_emptied
+            and self.last_stable_offset == state.log_end
+            and not state.producers
+            and not any(each.owner.is_live for each in state.owners)
+        )
+        self.accept_appends()
+        return self.is_finished
 
     # Offsets
 
@@ -194,13 +234,17 @@ class PartitionLog(LogView):
         """Append under this epoch from now on; verifications of an earlier one are void (E14)."""
         assert leader_epoch >= self.last_epoch, (leader_epoch, self.last_epoch)
         self.leader_epoch, self._guards, self._following = leader_epoch, Guards(), None
-        self.accept_appends()
+        self._begin_role()
 
     def follow(self, leader_epoch: LeaderEpoch) -> None:
         """Append nothing but the batches of the leader of this epoch from now on."""
         problem = f"another broker leads it in leader epoch {leader_epoch}"
         self._following = Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, problem)
         self.leader_epoch, self._guards = leader_epoch, Guards()
+        self._begin_role()
+
+    def _begin_role(self) -> None:
+        self.is_finished = not self.has_files
         self.accept_appends()
 
     def append_replicated(self, batch: memoryview, header: BatchHeader) -> Appended | Rejected:
@@ -222,13 +266,6 @@ class PartitionLog(LogView):
         end = self.log_end_offset
         is_own = epoch == self.leader_epoch
         return EpochStart(epoch, end) if is_own else self._state.epochs.end_of(epoch, end)
-
-    def start_snapshot(self, first: Offset) -> tuple[bytes, tuple[EpochStart, ...]]:
-        """Return the producer snapshot and the leader epochs of a replica that begins here (E4).
-
-        ``first`` is the log start, or where the batch begins that holds it.
-        """
-        return encode_snapshot(self._state.snapshot_before(first)), self._state.epochs_before(first)
 
     # Transactions
 
@@ -262,7 +299,10 @@ class PartitionLog(LogView):
         A marker that would change nothing (a repeated one) is not written again; ``end_offset``
         then covers the one it repeats, so the caller waits for the same commit. Every marker
         invalidates its producer's verification guards, except one for the transaction after it.
+        A finished log has nothing to end.
         """
+        if self.is_finished:
+            return self._nothing
         return self._refusal or self._appender.append_markers(
             self.leader_epoch, markers, self._guards, now_ms
         )
@@ -274,9 +314,15 @@ class PartitionLog(LogView):
 
         A repeated one appends nothing and has the offsets of the first. Rejected with OWNER_FENCED
         where a later grant of the group is known, or the end of this one, and with POLICY_VIOLATION
-        where too many groups have owners.
+        where too many groups have owners. A finished log has nothing to own.
         """
+        if self.is_finished:
+            return self._nothing
         return self._refusal or self._appender.set_owner(self.leader_epoch, owner, now_ms)
+
+    @property
+    def _nothing(self) -> Appended:
+        return Appended(self._state.log_end, self._state.log_end)
 
     def keep_owners(self, log_start: Offset) -> Offset | Rejected:
         """Append copies of ownership records that the log would lose by this log start (D4).
@@ -308,12 +354,6 @@ class PartitionLog(LogView):
         """Forget producers that were idle for so long and have no open transaction."""
         return self._state.producers.expire(TimestampMs(now_ms), expiration_ms)
 
-    def checkpoint(
-        self, checksums: Mapping[Offset, int], side_files: SideFiles
-    ) -> RecoveryCheckpoint:
-        """Return the recovery checkpoint of the log's end, see ``checkpoint_of``."""
-        return checkpoint_of(self._state, checksums, side_files)
-
     # Unflushed batches and the watermarks
 
     @property
@@ -344,11 +384,6 @@ class PartitionLog(LogView):
         self.high_watermark = offset
         self._move_last_stable_offset()
 
-    def complete_indexes(self) -> None:
-        """Complete the active segment's time index, for the last ``take_unflushed`` of a stop."""
-        self._state.active.seal()
-        self._unflushed.side_files_changed()
-
     def failed(self) -> None:
         """A write or a sync failed: nothing is appended or acknowledged any more (D2)."""
         self._failed = True
@@ -364,10 +399,10 @@ class PartitionLog(LogView):
             self._refuse(self._following)
 
     def _refuse(self, refusal: Rejected | None) -> None:
-        self._refusal = refusal
-        """Why nothing is appended."""
         self._append_refusal = refusal or refused_as_sealed(self._state.sealed_at)
-        """Why no producer's batch is: also because of the seal."""
+        """Why no producer's batch is appended: also because of the seal."""
+        self._refusal = _FINISHED if self.is_finished else refusal
+        """Why nothing is."""
 
     def _move_last_stable_offset(self) -> None:
         stable = self._state.transactions.last_stable_offset(self.high_watermark)
@@ -407,19 +442,6 @@ class PartitionLog(LogView):
         assert not isinstance(plan, ErrorCode), plan
         return None if plan is None or plan.is_empty else plan
 
-    def bytes_from(self, offset: Offset) -> int:
-        """Return the stored bytes from the batch that has an offset to the end.
-
-        By the index, so up to an interval too many, and 0 at the end. Below the log start: from
-        the first segment on.
-        """
-        state = self._state
-        if offset >= state.log_end:
-            return 0
-        first = state.segment_of(max(offset, state.segments[0].base_offset))
-        later = sum(each.size for each in state.segments if each.base_offset > first.base_offset)
-        return first.size - first.position(offset) + later
-
     # Upkeep
 
     def reconfigure(self, config: LogConfig) -> None:
@@ -451,10 +473,6 @@ class PartitionLog(LogView):
     ) -> Round:
         """Begin a round of compaction up to the ``end`` of ``compaction_need``."""
         return Round(self._state, first_dirty, end, now_ms, keys_max)
-
-    def has_segments(self, base_offsets: Collection[Offset]) -> bool:
-        """Tell whether the segments of these base offsets are all still part of the log."""
-        return set(base_offsets) <= set(self.segment_base_offsets)
 
     def replace_segments(self, cleaned: Cleaned) -> None:
         """Put the cleaned segment in the place of those that it was made of."""

@@ -1,8 +1,18 @@
 """What anybody may ask of a partition's log; nothing here changes it."""
 
+from collections.abc import Collection, Mapping
+
 from fencelog.log.ownership import Owner
+from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, checkpoint_of
+from fencelog.log.snapshot import encode_snapshot
 from fencelog.log.state import LogState
-from fencelog.log.values import AbortedTransaction, OpenTransaction, ProducerView
+from fencelog.log.values import (
+    AbortedTransaction,
+    EpochStart,
+    OpenTransaction,
+    ProducerView,
+    SideFiles,
+)
 from fencelog.types import LeaderEpoch, Offset, ProducerId, TimestampMs
 
 
@@ -88,3 +98,33 @@ class LogView:
     def producer(self, producer_id: ProducerId) -> ProducerView | None:
         """Return the state of one producer; None: it is not known here."""
         return self._state.producers.view(producer_id)
+
+    def has_segments(self, base_offsets: Collection[Offset]) -> bool:
+        """Tell whether the segments of these base offsets are all still part of the log."""
+        return set(base_offsets) <= set(self.segment_base_offsets)
+
+    def bytes_from(self, offset: Offset) -> int:
+        """Return the stored bytes from the batch that has an offset to the end.
+
+        By the index, so up to an interval too many, and 0 at the end. Below the log start: from
+        the first segment on.
+        """
+        state = self._state
+        if offset >= state.log_end:
+            return 0
+        first = state.segment_of(max(offset, state.segments[0].base_offset))
+        later = sum(each.size for each in state.segments if each.base_offset > first.base_offset)
+        return first.size - first.position(offset) + later
+
+    def start_snapshot(self, first: Offset) -> tuple[bytes, tuple[EpochStart, ...]]:
+        """Return the producer snapshot and the leader epochs of a replica that begins here (E4).
+
+        ``first`` is the log start, or where the batch begins that holds it.
+        """
+        return encode_snapshot(self._state.snapshot_before(first)), self._state.epochs_before(first)
+
+    def checkpoint(
+        self, checksums: Mapping[Offset, int], side_files: SideFiles
+    ) -> RecoveryCheckpoint:
+        """Return the recovery checkpoint of the log's end, see ``checkpoint_of``."""
+        return checkpoint_of(self._state, checksums, side_files)

@@ -14,6 +14,7 @@ from fencelog.errors import WireError
 from fencelog.types import (
     Buffer,
     CoordinatorEpoch,
+    LeaderEpoch,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -140,6 +141,21 @@ def seal_batch(timestamp_ms: int) -> bytearray:
     return build_batch(
         [RecordToWrite(_SEAL_KEY, pack_int16(_SEAL_VERSION), timestamp_ms)], control=True
     )
+
+
+def last_seal(sealed_at: Offset, log_end: Offset, leader_epoch: LeaderEpoch) -> bytearray:
+    """Return the batch that is left of a segment whose files are removed: its seal.
+
+    It takes all offsets from the seal up to the end of the log, as a batch does that compaction has
+    emptied: readers and replicas go on from that end.
+    """
+    batch = seal_batch(-1)
+    header = read_header(batch)._replace(
+        base_offset=sealed_at,
+        leader_epoch=leader_epoch,
+        last_offset_delta=log_end - 1 - sealed_at,
+    )
+    return seal(header, memoryview(batch)[HEADER_BYTES:])
 
 
 Control = Marker | OwnershipRecord | Seal

@@ -9,20 +9,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
-from fencelog.broker.partitions.log_manager import TO_HIGH_WATERMARK, LogManager
+from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.partitions.log_starts import TO_HIGH_WATERMARK
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.group.model import JoinAnswer
 from fencelog.coordination.group.offsets import Kept
 from fencelog.coordination.group.records import CommittedOffset
 from fencelog.coordination.shard import LogRecord, partition_for
 from fencelog.errors import CorruptionError, ErrorCode
-from fencelog.log import layout
 from fencelog.log.values import MarkerToWrite
 from fencelog.node import Node
 from fencelog.ports import MetadataChange
 from fencelog.types import Instant, Offset, ProducerId, TopicPartition
 from fencelog_sim.monitors.log_oracle import LogOracles
 from fencelog_sim.monitors.observed_log import LogOracle
+from fencelog_sim.monitors.removed_files import RemovedFiles
 from fencelog_sim.monitors.replays import LogReplay, ShardReplay
 from fencelog_sim.monitors.stream_model import StreamModel
 from fencelog_sim.monitors.upkeep import RecoveryPoint, Retention, Timers, forgotten
@@ -99,7 +100,8 @@ class Monitor(Watcher):
         """Every producer id that any broker process assigned."""
         self._may_be_damaged = False
         self._events = self._lives = self._recoveries = self._compared = 0
-        self._streams = StreamModel(self._oracles.seal_problem)
+        self._removed = RemovedFiles(lambda: self._logs, self._oracles.of)
+        self._streams = StreamModel(self._oracles.seal_problem, self._removed.problem)
         world.host.watcher = self
         world.host.metadata.store.committed = self._metadata_changed
         world.loop.after_event = self.after_event
@@ -123,6 +125,7 @@ class Monitor(Watcher):
             "takeovers": len(self._oracles.coordinators.grants.takeovers),
             "preemptions": len(self._oracles.coordinators.grants.preemptions),
             "segments opened by resizes": self._streams.resizes,
+            "segments without files": self._streams.removals,
         }
 
     # -- starts and ends of the broker ---------------------------------------------------------
@@ -233,9 +236,11 @@ class Monitor(Watcher):
     def _watch(self, partition: Partition) -> _Watched:
         """Look at a partition for the first time in this broker process."""
         name = partition.name
-        oracle = self._oracles.logs.get(layout.directory_name(name))
+        oracle = self._oracles.of(name) if partition.log.has_files else None
         replay = self._replays.setdefault(name, LogReplay())
         watched = self._watched[partition] = _Watched(partition, oracle, replay)
+        if problem := self._removed.opened(partition):
+            self._report(name, problem)
         if oracle is not None:
             log_start = partition.log.log_start_offset
             if log_start < oracle.log_start:
@@ -439,9 +444,8 @@ class Monitor(Watcher):
             oracle.synced = max(oracle.synced, watched.partition.recovery_point)
 
     def _oracle_of(self, watched: _Watched) -> LogOracle | None:
-        if watched.oracle is None:
-            directory = layout.directory_name(watched.partition.name)
-            watched.oracle = self._oracles.logs.get(directory)
+        if watched.oracle is None and watched.log.has_files:
+            watched.oracle = self._oracles.of(watched.partition.name)
         return watched.oracle
 
     def _is_current(self, watched: _Watched) -> bool:
@@ -465,7 +469,7 @@ class Monitor(Watcher):
         """Compare a shard with the replay of its log, once all of it is on disk or at the end."""
         shard = self._shard(runtime, loaded)
         name = loaded.partition.name
-        oracle = self._oracles.logs.get(layout.directory_name(name))
+        oracle = self._oracles.of(name)
         if oracle is None or not (shard.due or at_the_end):
             return
         if loaded.partition.failure is not None:

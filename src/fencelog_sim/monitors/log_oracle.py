@@ -52,6 +52,10 @@ class LogOracles:
         self.batches = 0
         self.swaps = 0
 
+    def of(self, partition: TopicPartition) -> LogOracle | None:
+        """Return what was seen of a partition's files; None: it has none."""
+        return self.logs.get(layout.directory_name(partition))
+
     # -- what happens at the disk --------------------------------------------------------------
 
     def wrote(self, path: str, position: int, data: bytes) -> None:
@@ -407,12 +411,12 @@ class LogOracles:
 
     def is_open(self, producer_id: int, partition: TopicPartition) -> bool:
         """Whether the producer has data there without a marker after it."""
-        log = self.logs.get(layout.directory_name(partition))
+        log = self.of(partition)
         return log is not None and not log.stale and producer_id in log.ledger.open
 
     def seal_problem(self, partition: TopicPartition, offset: int) -> str | None:
         """Return why the log has no committed seal at an offset, None if it has."""
-        log = self.logs.get(layout.directory_name(partition))
+        log = self.of(partition)
         if log is None:
             return "there is no log"
         if log.ledger.sealed_at != offset:
@@ -423,7 +427,7 @@ class LogOracles:
 
     def last_marker(self, producer_id: int, partition: TopicPartition) -> int | None:
         """Offset of the producer's last marker there."""
-        log = self.logs.get(layout.directory_name(partition))
+        log = self.of(partition)
         return None if log is None or log.stale else log.ledger.marked.get(producer_id)
 
     def is_committed(self, place: Place) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from fencelog.broker.metadata.catalog import INTERNAL_TOPICS
+from fencelog.coordination.streams.model import LogEnd
 from fencelog.log import layout
 from fencelog.types import TopicId, TopicPartition
 from fencelog_sim.monitors.compacted import Batch, Swap
@@ -35,6 +36,8 @@ class LogOracle:
         """A marker that came without those that belong to it, unless its append failed (V6)."""
         self.rebuilt = 0
         """How often batches were taken back: what was derived from them has to be made anew."""
+        self.removed: LogEnd | None = None
+        """Where it ended when the metadata gave its files up."""
         self.swaps: list[Swap] = []
         """What compaction has done since the last crash, which may take it back."""
         self.compacted = False

@@ -88,6 +88,23 @@ class ReplicaLogs:
             found += [data[starts[n] : read.ends[n]] for n in range(first, len(read.ends))]
         return found
 
+    def difference(
+        self, host: BrokerHost, name: str, committed: Sequence[StoredBatch], begin: int, end: int
+    ) -> str | None:
+        """Return where a host's log is not what is committed in a range; None where it is."""
+        start = max(begin, self.start(host, name))  # below is what was deleted
+        wanted = _between(committed, start, end)
+        found = _between(self.batches(host, name, since=begin), start, end)
+        if wanted == found:
+            return None
+        pairs = zip([*wanted, None], [*found, None], strict=False)
+        first = next(((w, f) for w, f in pairs if w != f), (None, None))
+        return f"committed is {first[0]}, it has {first[1]}"
+
+    def has_files(self, host: BrokerHost, name: str) -> bool:
+        """Whether a host has a directory of this name."""
+        return name in host.disk.image.root.names
+
     def start(self, host: BrokerHost, name: str) -> int:
         """Return where a log begins on a host: at its first segment; 0 without one."""
         directory = host.disk.image.root.names.get(name)
@@ -103,6 +120,10 @@ class ReplicaLogs:
             read.batches.append(batch)
             read.ends.append(end)
         return read
+
+
+def _between(batches: Sequence[StoredBatch], start: int, end: int) -> list[StoredBatch]:
+    return [each for each in batches if each.base_offset >= start and each.next_offset <= end]
 
 
 def _log_files(host: BrokerHost, name: str) -> Sequence[Inode]:

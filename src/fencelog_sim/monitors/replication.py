@@ -32,6 +32,7 @@ from fencelog.coordination.controller.model import (
     PARTITION_PREFIX,
     PartitionState,
 )
+from fencelog.coordination.streams.model import StreamSegment
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.log.layout import LOG, parse_directory_name
 from fencelog.node import Node
@@ -76,6 +77,8 @@ class _Partition:
     """The end of what was committed when the leader epoch began."""
     compared: dict[int, int] = field(default_factory=dict)
     """Up to which offset each replica was found to have what is committed."""
+    is_removed: bool = False
+    """The metadata say that its replicas have no files, or will have none."""
     forgetful: set[int] = field(default_factory=set)
     """Replicas that lost power in ``os`` mode; they leave both sets before they take part again."""
 
@@ -102,7 +105,7 @@ class ReplicationMonitor:
         self._shown = shown
         self._logs = ReplicaLogs()
         self._committed = CommittedLogs()
-        self._streams = StreamModel(self._seal_problem)
+        self._streams = StreamModel(self._seal_problem, self._removal_problem)
         self._topics: dict[str, Topic] = {}
         self._deleted: set[str] = set()
         """Topics whose names another topic may have later: files are named after them."""
@@ -161,6 +164,7 @@ class ReplicationMonitor:
             "batches observed": self.batches,
             "batches committed": committed,
             "segments opened by resizes": self._streams.resizes,
+            "segments without files": self._streams.removals,
         }
 
     def is_complete(self) -> bool:
@@ -420,6 +424,14 @@ class ReplicationMonitor:
         found = self._committed.sealed_at(name)
         return None if found == offset else f"the committed seal is at {found}"
 
+    def _removal_problem(self, name: TopicPartition, segment: StreamSegment) -> str | None:
+        """Return why a segment's files may not go; its replicas have none from now on."""
+        partition, removed = self._by_name.get(name), segment.removed
+        if partition is None or removed is None:
+            return "its partition is not known"
+        partition.is_removed = True
+        return None if partition.end == removed.offset else f"it is committed up to {partition.end}"
+
     def _complete(
         self, partition: _Partition, host: BrokerHost, why: str, upto: int | None = None
     ) -> None:
@@ -438,16 +450,9 @@ class ReplicationMonitor:
         """Say where a replica differs from what is committed in this range of offsets."""
         if partition.is_compacted or partition.is_unnamed or not partition.committed:
             return None
-        has = self._logs.batches(host, str(partition.name), since=begin)
-        # Below is what was deleted.
-        start = max(begin, self._logs.start(host, str(partition.name)))
-        wanted = _between(partition.committed, start, end)
-        found = _between(has, start, end)
-        if wanted == found:
+        if partition.is_removed and not self._logs.has_files(host, str(partition.name)):
             return None
-        pairs = zip([*wanted, None], [*found, None], strict=False)
-        first = next(((w, f) for w, f in pairs if w != f), (None, None))
-        return f"committed is {first[0]}, it has {first[1]}"
+        return self._logs.difference(host, str(partition.name), partition.committed, begin, end)
 
     def _replicas(self, partition: _Partition) -> list[BrokerHost]:
         return [] if partition.state is None else self._hosts(partition.state.replicas)
@@ -461,10 +466,6 @@ class ReplicationMonitor:
     def _add(self, violation: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(violation)
-
-
-def _between(batches: Sequence[StoredBatch], start: int, end: int) -> list[StoredBatch]:
-    return [each for each in batches if each.base_offset >= start and each.next_offset <= end]
 
 
 class _HostWatcher(Watcher):

@@ -24,18 +24,21 @@ ORDER = tuple(SegmentState)
 """A state is followed by the next one, or by none."""
 SealProblem = Callable[[TopicPartition, int], str | None]
 """Why a segment's log has no committed seal at an offset; None if it has."""
+RemovalProblem = Callable[[TopicPartition, StreamSegment], str | None]
+"""Why the files of a segment may not be removed as the metadata say; None if they may."""
 
 
 class StreamModel:
     """The streams that there are, as the metadata store has them."""
 
-    def __init__(self, seal_problem: SealProblem) -> None:
+    def __init__(self, seal_problem: SealProblem, removal_problem: RemovalProblem) -> None:
         """No stream yet."""
         self._seal_problem = seal_problem
+        self._removal_problem = removal_problem
         self._streams: dict[str, tuple[str, Stream]] = {}
         """Topic id and segments by name."""
-        self.resizes = 0
-        """Successors that were opened."""
+        self.resizes = self.removals = 0
+        """Successors that were opened, and segments that have no files any more."""
 
     def take(self, changes: Sequence[MetadataChange]) -> Iterator[str]:
         """Apply what a commit has changed; yield what is wrong with it."""
@@ -69,6 +72,7 @@ class StreamModel:
             known = before[segment.index] if segment.index < len(before) else None
             if known is not None:
                 yield from _step(known, segment)
+                yield from self._removed(name, known, segment)
             if known is None or known.state is segment.state:
                 continue
             if segment.state is SegmentState.OPEN:
@@ -84,6 +88,16 @@ class StreamModel:
             if predecessor.state not in ENDED:
                 yield f"segment {segment.index} {what} (R2)"
             yield from self._sealed(name, segment.index, predecessor, what)
+
+    def _removed(self, name: str, known: StreamSegment, segment: StreamSegment) -> Iterator[str]:
+        if known.removed == segment.removed:
+            return
+        self.removals += 1
+        problem = self._removal_problem(TopicPartition(name, segment.index), segment)
+        if known.removed is not None:
+            problem = f"its log has ended at {known.removed}"
+        if problem is not None:
+            yield f"segment {segment.index} is without files from {segment.removed}: {problem} (R1)"
 
     def _sealed(self, name: str, index: int, segment: StreamSegment, what: str) -> Iterator[str]:
         problem = self._seal_problem(TopicPartition(name, segment.index), segment.end)

@@ -6,7 +6,13 @@ from fencelog.errors import ErrorCode
 from fencelog.log.index import OffsetIndex, TimeIndex
 from fencelog.log.values import Appended, Isolation, ReadPlan, Rejected
 from fencelog.wire.batch import check_crc, iterate, read_header
-from tests.support.log import NOW_MS, Driver, commit, flush_and_commit, make_batch
+from tests.support.log import (
+    NOW_MS,
+    Driver,
+    commit,
+    flush_and_commit,
+    make_batch,
+)
 
 LOG_APPEND_TIME = 0x08
 DAY_MS = 24 * 60 * 60 * 1000
@@ -171,18 +177,6 @@ def test_a_roll_carries_the_snapshot_and_the_last_index_entry_of_the_old_segment
     assert (new.segment_base_offset, new.roll, new.position, len(new.buffers)) == (2, True, 0, 1)
     assert new.snapshot is not None
     assert old.snapshot is None
-
-
-def test_sealing_hands_out_the_last_index_entry_once() -> None:
-    partition = Driver()
-    partition.produce(timestamp=NOW_MS)
-    partition.flush()
-    partition.log.complete_indexes()
-    (write,) = partition.log.take_unflushed()
-    assert (write.buffers, write.position, write.end_offset) == ([], 81, 1)
-    assert TimeIndex.decode(write.time_index).last() == (NOW_MS, 0)
-    partition.log.complete_indexes()
-    assert partition.log.take_unflushed() == []
 
 
 def test_the_tail_is_taken_once() -> None:

@@ -13,6 +13,7 @@ from tests.support.log import (
     Driver,
     abort,
     commit,
+    complete_indexes,
     flush_and_commit,
     make_batch,
     marker,
@@ -98,7 +99,7 @@ def test_snapshots_at_a_roll_hold_what_came_before() -> None:  # E15
 
 def test_after_a_clean_stop_side_files_and_snapshot_are_enough() -> None:
     partition = lived_in()
-    partition.log.complete_indexes()
+    complete_indexes(partition.log)
     partition.flush()
     builder = LogBuilder(partition.config)
     builder.restore_leader_epochs(partition.log._state.epochs.entries)

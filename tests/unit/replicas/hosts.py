@@ -20,10 +20,12 @@ from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.broker.replicas.serving import Serving, Stream, snapshot
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.log.config import LogConfig
+from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import Appended, EpochStart
 from fencelog.replication.leader import LeaderProgress, Leadership
 from fencelog.storage.checkpointer import Begin
 from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.seal_store import SealStore
 from fencelog.types import Buffer, Instant, LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 from fencelog.wire.batch import read_header
 from fencelog.wire.messages.replica_fetch import ReplicaFetchRequest
@@ -104,6 +106,8 @@ class Host:
     offline: dict[Key, str] = field(default_factory=dict)
     wires: list[Wire] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
+    seals: dict[Key, bytes] = field(default_factory=dict)
+    """What is left of segments whose files the metadata give up."""
     is_up: bool = True
 
     def __post_init__(self) -> None:
@@ -124,7 +128,21 @@ class Host:
         )
         self._opened(key(index), store, log)
 
-    def _opened(self, one: Key, store: PartitionStore, log: object) -> None:
+    def is_without_files(self, one: Key) -> bool:
+        """Whether the test lets the metadata say so."""
+        return one in self.seals
+
+    async def remove_files(self, one: Key, name: TopicPartition) -> Partition:
+        """Leave the seal alone of a replica."""
+        partition = self.partitions.pop(one)
+        partition.remove("is opened anew")
+        await partition.close(clean=False)
+        await self.disk.remove(str(name))
+        log = PartitionLog.of_seal(LogConfig(), self.seals[one])
+        self._opened(one, SealStore(self.seals[one], log), log)
+        return self.partitions[one]
+
+    def _opened(self, one: Key, store: PartitionStore | SealStore, log: object) -> None:
         self.partitions[one] = Partition(
             TopicPartition("t", one[1]),
             log,  # type: ignore[arg-type]

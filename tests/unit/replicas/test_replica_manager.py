@@ -58,6 +58,8 @@ class Node:
         self.removed: list[TopicId] = []
         self.removals: list[str] = []
         self.damaged: set[Key] = set()
+        self.is_without_files = self.host.is_without_files
+        self.remove_files = self.host.remove_files
 
         async def removed(topic_id: TopicId) -> None:
             self.removed.append(topic_id)

@@ -11,6 +11,7 @@ from fencelog.wire.batch import attributes, iterate, read_header, seal
 from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.world.disk import Loss, SimDisk
 from tests.support.compaction import CONFIG, compact, filled, restarted
+from tests.support.log import complete_indexes
 from tests.support.storage import DIRECTORY, NOW_MS, TOPIC_ID, World, run
 
 
@@ -29,7 +30,7 @@ def test_a_newest_segment_that_is_empty_is_written_to(is_clean: bool) -> None:
     async def scenario() -> None:
         world = await segments(3)
         world.log._appender.roll(0, NOW_MS, NOW_MS)
-        world.log.complete_indexes()
+        complete_indexes(world.log)
         await world.flush()
         checksum = await world.stop() if is_clean else None
         again = await World.recover(world.disk, recovery_point=3, clean=checksum)

@@ -6,11 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencelog.errors import WireError
+from fencelog.types import LeaderEpoch, Offset
 from fencelog.wire.batch import check_crc, read_header
 from fencelog.wire.control import (
     Marker,
     OwnershipRecord,
     Seal,
+    last_seal,
     marker_batch,
     ownership_batch,
     read_control,
@@ -179,6 +181,17 @@ def test_a_seal_is_a_control_batch_of_nobody_that_takes_one_offset() -> None:  #
     assert read_control(control(b"\0\1\x27\x11more", b"\0\1more")) == Seal()
     with pytest.raises(WireError):
         read_marker(batch)
+
+
+def test_a_seal_without_a_file_takes_all_offsets_up_to_the_end_of_its_log() -> None:  # R1
+    batch = last_seal(Offset(7), Offset(12), LeaderEpoch(3))
+    header = read_header(batch)
+    assert check_crc(batch)
+    assert (header.base_offset, header.next_offset, header.leader_epoch) == (7, 12, 3)
+    assert (header.record_count, header.max_timestamp) == (1, -1)
+    assert read_control(batch) == Seal()
+    read = DefaultRecordBatch(bytes(batch))
+    assert (read.is_control_batch, read.next_offset) == (True, 12)
 
 
 def test_aiokafka_reads_a_seal_as_a_control_batch() -> None:  # R2

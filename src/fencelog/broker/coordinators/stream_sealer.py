@@ -2,18 +2,21 @@
 
 The work is what the metadata say: a segment that is SEALING and has no end. Its leader appends the
 seal, waits until it is committed, and records its offset. Each step may be repeated, by this leader
-or another, so what a crash interrupts goes on at the next start or with the next leader.
+or another, so what a crash interrupts goes on at the next start or with the next leader. In the
+end the leader stores that retention has removed a segment's records, and that its files may go.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
+from itertools import islice
 
 from fencelog.broker.metadata.catalog import Catalog, Topic
 from fencelog.broker.metadata.streams import Streams
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.partitions.partition import Partition
-from fencelog.coordination.streams.model import NO_END, SegmentState, Stream
+from fencelog.coordination.streams.model import NO_END, LogEnd, SegmentState, Stream
 from fencelog.coordination.streams.rules import unsealed
 from fencelog.errors import FencelogError
 from fencelog.log.values import Rejected
@@ -23,6 +26,8 @@ from fencelog.types import Instant, TopicId, TopicPartition
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+FILES_REMOVED_MAX = 50
+"""Segments whose files are removed by one write, which names each in a cluster."""
 RETRY_S_MAX = 10.0
 """A step that fails again and again is tried after twice as long each time, up to this."""
 Key = tuple[TopicId, int]
@@ -63,22 +68,25 @@ class StreamSealer:
             self._begin(topic, name.partition)
 
     async def record_emptied(self) -> None:
-        """Store which sealed segments that are led here have no records any more.
+        """Store which sealed segments that are led here have no records any more, or no files.
 
         Called now and then, after retention; what fails is left to the next time.
         """
         for topic in self._catalog.topics():
-            emptied = [] if topic.stream is None else self._emptied(topic.topic_id, topic.stream)
-            if not emptied:
+            if topic.stream is None:
                 continue
             try:
-                await self._streams.segments_emptied(topic.topic_id, emptied)
+                if emptied := self._emptied(topic.topic_id, topic.stream):
+                    await self._streams.segments_emptied(topic.topic_id, emptied)
+                    log.info("stream %s: segments %s have no records any more", topic.name, emptied)
+                elif may_go := self._without_use(topic.topic_id, topic.stream):
+                    ends = partial(self._end_of, topic.topic_id)
+                    gone = await self._streams.files_removed(topic.topic_id, may_go, ends)
+                    log.info("stream %s: the files of segments %s are removed", topic.name, gone)
             except FencelogError as error:
                 log.warning(
                     "stream %s: which segments are empty is not stored: %s", topic.name, error
                 )
-                continue
-            log.info("stream %s: segments %s have no records any more", topic.name, emptied)
 
     def _emptied(self, topic_id: TopicId, stream: Stream) -> list[int]:
         found = []
@@ -88,6 +96,24 @@ class StreamSealer:
                 if partition is not None and partition.log.log_start_offset >= segment.end:
                     found.append(segment.index)
         return found
+
+    def _without_use(self, topic_id: TopicId, stream: Stream) -> list[int]:
+        """Return deleted segments whose files nobody needs, as many as one write has room for."""
+        found = (
+            segment.index
+            for segment in stream.segments
+            if segment.state is SegmentState.DELETED
+            and segment.removed is None
+            and self._end_of(topic_id, segment.index) is not None
+        )
+        return list(islice(found, FILES_REMOVED_MAX))
+
+    def _end_of(self, topic_id: TopicId, index: int) -> LogEnd | None:
+        """Let a log end for good that is led here; None: something of it is still needed."""
+        partition = self._find_led(topic_id, index)
+        if partition is None or not partition.log.finish():
+            return None
+        return LogEnd(partition.log.log_end_offset, partition.log.last_epoch)
 
     async def stop(self) -> None:
         """Cancel all work: the next start or the next leader does the rest."""

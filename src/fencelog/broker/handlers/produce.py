@@ -25,7 +25,6 @@ from fencelog.broker.handlers.brokers import current_leader, endpoints_of, missi
 from fencelog.broker.handlers.connection_fencing import accepted_on, refuse_stale_connection
 from fencelog.broker.handlers.stream_writes import (
     count_write,
-    missing_segment,
     refused_write,
     sealed_write,
 )
@@ -285,8 +284,7 @@ def _validate(
     """Find the partition and validate the batch; return an error as its result."""
     partition, known = broker.logs.get(topic, index), broker.catalog.get(topic)
     if partition is None:
-        gone = missing_segment(known, index, waiting.tags.get((topic, index), NO_APPEND_TAGS))
-        return gone or _refused(broker, topic, index, missing(broker, topic, index))
+        return _refused(broker, topic, index, missing(broker, topic, index))
     if known is None or known.internal:
         return PartitionResult(
             index,

@@ -45,21 +45,6 @@ def refused_write(
     return None
 
 
-def missing_segment(topic: Topic | None, index: int, tags: AppendTags) -> PartitionResult | None:
-    """Return what follows for a batch of a segment whose files are gone for good.
-
-    None for any other partition that is not here. Of its producers nothing is known any more.
-    """
-    segment = None if topic is None or topic.stream is None else topic.stream.get(index)
-    if topic is None or topic.stream is None or segment is None:
-        return None
-    if segment.state is not SegmentState.DELETED:
-        return None
-    if tags.median_hash is None:
-        return _only_by_ranges(topic.name, index)
-    return _sealed(topic.stream, segment, NO_SEQUENCE)
-
-
 def sealed_write(topic: Topic | None, partition: Partition, header: BatchHeader) -> PartitionResult:
     """Return what follows for a batch that its sealed log has refused (R2).
 

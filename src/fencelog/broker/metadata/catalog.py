@@ -17,6 +17,7 @@ from fencelog.errors import CorruptionError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.ports import MetadataStore, MetadataWrite
 from fencelog.types import TopicId, TopicPartition
+from fencelog.wire.control import last_seal
 
 TOPIC_PREFIX = "topic/"
 DELETED_PREFIX = "deleted-topic/"
@@ -67,6 +68,19 @@ class Topic:
     def partition_names(self) -> list[TopicPartition]:
         """The names of its partitions."""
         return [TopicPartition(self.name, index) for index in range(self.partitions)]
+
+    @property
+    def without_files(self) -> frozenset[int]:
+        """The segments whose files are removed, or are about to be."""
+        segments = () if self.stream is None else self.stream.segments
+        return frozenset(each.index for each in segments if each.removed is not None)
+
+    def seal_of(self, index: int) -> bytes | None:
+        """Return all that is left of a segment whose files are removed; None: it has files."""
+        segment = None if self.stream is None else self.stream.get(index)
+        if segment is None or segment.removed is None:
+            return None
+        return bytes(last_seal(segment.end, *segment.removed))
 
     @property
     def internal(self) -> bool:
@@ -208,7 +222,8 @@ class Catalog:
                 return False
             stored, version = found
             # The caller may have read the topic before partitions were added.
-            topic = replace(topic, created=topic.created | stored.created)
+            created = topic.created | stored.created
+            topic = replace(topic, created=created - topic.without_files)
             key = TOPIC_PREFIX + topic.name
             if await self._store.put(key, topic.encode(), expected_version=version) is None:
                 return False

@@ -5,7 +5,6 @@ that were read, and is answered once this broker's own copy of the metadata has 
 removing partitions follows from that, on every broker alike.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -26,6 +25,7 @@ from fencelog.broker.metadata.cluster_state import (
     StoredTopic,
     encoded_deletion,
 )
+from fencelog.broker.metadata.contended_keys import seen, until_stored
 from fencelog.broker.metadata.controller import INTERNAL_SETTINGS, Change, NewTopic, TopicChange
 from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_in_parts, commit_known
 from fencelog.broker.metadata.settings import SETTINGS_PREFIX, Settings, encoded_settings
@@ -47,10 +47,6 @@ from fencelog.log.config import LogConfig
 from fencelog.ports import MetadataStore, MetadataWrite, Random
 from fencelog.types import NodeId, TopicId, TopicPartition
 
-CONFLICTS_MAX = 10
-"""After so many other changes at the same time a change is given up."""
-SEEN_TIMEOUT_S = 15.0
-"""How long a change may take to come back from the store."""
 Opened = Callable[[Topic], Awaitable[None]]
 """Returns when this broker's replicas of a new topic serve, or cannot."""
 
@@ -133,7 +129,7 @@ class ClusterTopics:
         created = await self._store_topics(new)
         stored = [each.topic.name for each in new if each.topic.name in created]
         if stored:
-            await self._seen(TOPIC_PREFIX + stored[-1], before=0)
+            await seen(self._state, self._store, TOPIC_PREFIX + stored[-1], before=0)
         for each in new:
             name = each.topic.name
             if name in created:
@@ -268,11 +264,17 @@ class ClusterTopics:
         await self.change_topic(topic.name, added, assignment)
 
     async def change_topic(
-        self, name: str, change: TopicChange, assignment: Sequence[Sequence[NodeId]] = ()
+        self,
+        name: str,
+        change: TopicChange,
+        assignment: Sequence[Sequence[NodeId]] = (),
+        *,
+        led: Collection[int] = (),
     ) -> Topic:
         """Store what ``change`` makes of a topic, with the partitions that it adds, in one step.
 
-        ``change`` is called with what is stored, again after a conflict. Raises RequestError.
+        ``change`` is called with what is stored, again after a conflict. ``led``: partitions whose
+        states must be those that this broker knew then, and name it. Raises RequestError.
         """
         changed: list[Topic] = []
 
@@ -294,7 +296,7 @@ class ClusterTopics:
 
         async def run() -> Topic:
             before = existing_topic(self._catalog, name).partitions
-            await self._change_topic(name, writes)
+            await self._change_topic(name, writes, led)
             (topic,) = changed
             seen = self._catalog.by_id(topic.topic_id)
             # Who resizes a stream waits for its segments' leaders instead, wherever they are.
@@ -303,6 +305,17 @@ class ClusterTopics:
             return topic
 
         return await self._changes.run(run)
+
+    def _led_versions(self, topic_id: TopicId, indexes: Collection[int]) -> dict[str, int]:
+        """Return the keys of partitions that this broker leads, and their versions."""
+        versions = {}
+        for key in (PartitionKey(topic_id, index) for index in indexes):
+            known = self._state.partitions.get(key)
+            if known is None or known.state.leader != self._config.node_id:
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                raise RequestError(code, f"partition {key.partition} is led here no more")
+            versions[key.text] = known.version
+        return versions
 
     async def open_partitions(self, topic_id: TopicId, indexes: Collection[int]) -> bool:
         """Return True: each broker opens what it holds as it sees the metadata."""
@@ -425,55 +438,28 @@ class ClusterTopics:
             write = MetadataWrite(key, encoded_settings(settings), version)
             return await commit_known(self._store, [write])
 
-        await self._changes.run(lambda: self._until_stored(key, attempt))
+        await self._changes.run(lambda: until_stored(self._state, self._store, key, attempt))
 
     # -- inside --------------------------------------------------------------------------------
 
     async def _change_topic(
-        self, name: str, writes: Callable[[StoredTopic], list[MetadataWrite]]
+        self,
+        name: str,
+        writes: Callable[[StoredTopic], list[MetadataWrite]],
+        led: Collection[int] = (),
     ) -> None:
         """Commit what follows from the topic as it is; again after a conflict."""
 
         async def attempt() -> bool:
             existing_topic(self._catalog, name)
-            found = writes(self._state.topics[name])
+            stored = self._state.topics[name]
+            found = writes(stored)
+            if found and led:
+                unchanged = self._led_versions(stored.topic.topic_id, led)
+                return await commit_known(self._store, found, unchanged=unchanged)
             return not found or await commit_in_parts(self._store, found)
 
-        await self._until_stored(TOPIC_PREFIX + name, attempt)
-
-    async def _until_stored(self, key: str, attempt: Callable[[], Awaitable[bool]]) -> None:
-        """Try until it is stored, with what is newest each time, and return when it is seen."""
-        for _ in range(CONFLICTS_MAX):
-            before, revision = self._state.versions.get(key, 0), self._state.revision
-            stored = await attempt()
-            await self._seen(key, before)
-            if stored:
-                return
-            await self._state.until_soon(lambda: self._state.revision != revision)  # noqa: B023 - awaited here
-        raise RequestError(ErrorCode.REQUEST_TIMED_OUT, f"{key} was changed by others all the time")
-
-    async def _seen(self, key: str, before: int) -> None:
-        """Return when this broker's copy has the key as it is stored now, or newer.
-
-        ``before``: the version that the copy had when the key was written. Raises RequestError if
-        it takes too long: what was changed is stored all the same.
-        """
-        try:
-            async with asyncio.timeout(SEEN_TIMEOUT_S):
-                cell = await self._store.get(key)
-                version = 0 if cell is None else cell[1]
-                await self._state.until(
-                    lambda: (
-                        self._state.revision >= version
-                        if version
-                        else not before or self._state.versions.get(key, 0) != before
-                    )
-                )
-        except TimeoutError:
-            raise RequestError(
-                ErrorCode.REQUEST_TIMED_OUT,
-                f"{key} is stored, but this broker does not see the metadata store's changes",
-            ) from None
+        await until_stored(self._state, self._store, TOPIC_PREFIX + name, attempt)
 
 
 def _writes(planned: _Planned) -> list[MetadataWrite]:

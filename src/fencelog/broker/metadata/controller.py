@@ -31,7 +31,14 @@ from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.opening import Replica
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.streams.model import Stream
-from fencelog.errors import ErrorCode, ExhaustedError, NotLeaderError, RequestError, StorageError
+from fencelog.errors import (
+    CorruptionError,
+    ErrorCode,
+    ExhaustedError,
+    NotLeaderError,
+    RequestError,
+    StorageError,
+)
 from fencelog.log.config import LogConfig
 from fencelog.ports import Random
 from fencelog.types import NodeId, TopicId, TopicPartition
@@ -93,14 +100,7 @@ class Controller:
         for topic in self._catalog.topics():
             config = topic.log_config(self._settings.topic_defaults)
             replicas += [
-                Replica(
-                    name,
-                    topic.topic_id,
-                    config,
-                    exists=name in present,
-                    was_created=name.partition in topic.created,
-                    is_always_synced=topic.name == OWNERSHIP_TOPIC,
-                )
+                _replica(topic, name, config, exists=name in present)
                 for name in topic.partition_names
                 # A partition of an internal topic is created when it is first used.
                 if name in present or name.partition in topic.created or not topic.internal
@@ -294,12 +294,15 @@ class Controller:
 
         await self._changes.run(run)
 
-    async def change_topic(self, name: str, change: TopicChange) -> Topic:
+    async def change_topic(
+        self, name: str, change: TopicChange, *, led: Collection[int] = ()
+    ) -> Topic:
         """Store what ``change`` makes of a topic, in one step, and open partitions that it adds.
 
-        One that cannot be created is offline; ``open_partitions`` tries it again. Raises
-        RequestError; nothing is stored then.
+        One that cannot be created is offline; ``open_partitions`` tries it again. No other broker
+        leads any (``led``). Raises RequestError; nothing is stored then.
         """
+        del led
 
         async def run() -> Topic:
             changed, problem = await self._change(name, change)
@@ -319,6 +322,13 @@ class Controller:
         if changed is not topic and not await self._catalog.change(changed):
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} was deleted")
         problems = await self._open_new([(changed, made)]) if made else {}
+        for index in sorted(changed.without_files - topic.without_files):
+            config = changed.log_config(self._settings.topic_defaults)
+            replica = _replica(changed, TopicPartition(name, index), config, exists=True)
+            try:
+                await self._logs.remove_files(replica)
+            except (CorruptionError, StorageError) as error:
+                log.error("%s is offline: its files could not be removed: %s", replica.name, error)  # noqa: TRY400
         return changed, problems.get(name)
 
     async def open_partitions(self, topic_id: TopicId, indexes: Collection[int]) -> bool:
@@ -417,3 +427,15 @@ class Controller:
             partition = self._logs.get(*name)
             if partition is not None:
                 partition.reconfigure(config)
+
+
+def _replica(topic: Topic, name: TopicPartition, config: LogConfig, *, exists: bool) -> Replica:
+    return Replica(
+        name,
+        topic.topic_id,
+        config,
+        exists=exists,
+        was_created=name.partition in topic.created,
+        is_always_synced=topic.name == OWNERSHIP_TOPIC,
+        seal=topic.seal_of(name.partition),
+    )

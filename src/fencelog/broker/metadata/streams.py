@@ -14,7 +14,7 @@ from fencelog.broker.metadata.catalog import Catalog, Topic
 from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.metadata.topic_rules import check_partition_total
 from fencelog.coordination.streams import rules
-from fencelog.coordination.streams.model import NO_END, SegmentState, Stream
+from fencelog.coordination.streams.model import NO_END, LogEnd, SegmentState, Stream
 from fencelog.coordination.streams.settings import StreamSettings
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import Offset, TopicId
@@ -148,7 +148,33 @@ class Streams:
 
         await self._change(topic_id, emptied)
 
-    async def _change(self, topic_id: TopicId, change: Callable[[Stream], Stream]) -> None:
+    async def files_removed(
+        self, topic_id: TopicId, indexes: Collection[int], end_of: Callable[[int], LogEnd | None]
+    ) -> list[int]:
+        """Store that the files of deleted segments go; return of which.
+
+        ``end_of`` returns where the log of a segment that is led here has ended for good, None
+        where it has not. Nothing is stored once another broker leads one of them. Raises
+        RequestError.
+        """
+        found: list[int] = []
+
+        def removed(stream: Stream) -> Stream:
+            ends = {index: end_of(index) for index in indexes}
+            found[:] = [index for index, end in ends.items() if end is not None]
+            for index, end in ends.items():
+                stream = stream if end is None else rules.removed(stream, index, end)
+            return stream
+
+        await self._change(topic_id, removed, led=indexes)
+        return found
+
+    async def _change(
+        self,
+        topic_id: TopicId,
+        change: Callable[[Stream], Stream],
+        led: Collection[int] = (),
+    ) -> None:
         topic = self._catalog.by_id(topic_id)
         if topic is None:
             raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the stream was deleted")
@@ -159,4 +185,4 @@ class Streams:
             stream = change(stored.stream)
             return stored if stream is stored.stream else replace(stored, stream=stream)
 
-        await self._topics.change_topic(topic.name, changed)
+        await self._topics.change_topic(topic.name, changed, led=led)

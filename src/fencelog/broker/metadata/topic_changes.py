@@ -37,11 +37,14 @@ class TopicChanges(Protocol):
     ) -> None:
         """Raise a topic's partition count; ``assignment``: the replicas of each new one."""
 
-    async def change_topic(self, name: str, change: TopicChange) -> Topic:
+    async def change_topic(
+        self, name: str, change: TopicChange, *, led: Collection[int] = ()
+    ) -> Topic:
         """Store what ``change`` makes of a topic, in one step, and open partitions that it adds.
 
         ``change`` may be called more than once, with what is stored then; it may raise
-        RequestError.
+        RequestError. ``led``: nothing is stored if another broker has begun to lead one of these
+        partitions since ``change`` was called.
         """
 
     async def open_partitions(self, topic_id: TopicId, indexes: Collection[int]) -> bool:

@@ -18,8 +18,15 @@ from fencelog.broker.config import BrokerConfig
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.concurrency import run_bounded
 from fencelog.broker.partitions.log_flusher import PARTITIONS_PER_SLICE, LogFlusher
-from fencelog.broker.partitions.log_starts import advance_starts
-from fencelog.broker.partitions.opening import How, Replica, close_one, open_files, sync_or_skip
+from fencelog.broker.partitions.log_starts import advance_starts, starts_of
+from fencelog.broker.partitions.opening import (
+    How,
+    Replica,
+    close_one,
+    obstacles,
+    open_files,
+    sync_or_skip,
+)
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.partitions.role import Alone
 from fencelog.broker.partitions.tail_cache import TailCache
@@ -37,6 +44,7 @@ from fencelog.storage.checkpointer import Begin
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.newer_epoch import newer_epoch
+from fencelog.storage.seal_store import SealStore
 from fencelog.storage.topic_id import read_topic_id
 from fencelog.storage.writeback import Writeback
 from fencelog.types import (
@@ -49,9 +57,6 @@ from fencelog.types import (
 )
 
 log = logging.getLogger(__name__)
-
-TO_HIGH_WATERMARK = -1
-"""DeleteRecords offset that stands for the high watermark."""
 
 
 class LogManager:
@@ -130,10 +135,11 @@ class LogManager:
         for partition in self.partitions():
             if partition.needs_sync and not self._is_stopping:
                 await partition.sync()
+        stored = {name: each for name, each in self._partitions.items() if each.log.has_files}
         await self._directory.checkpoint(
-            {name: each.recovery_point for name, each in self._partitions.items()},
-            {name: each.log.log_start_offset for name, each in self._partitions.items()},
-            {name: each.log.high_watermark for name, each in self._partitions.items()},
+            {name: each.recovery_point for name, each in stored.items()},
+            {name: each.log.log_start_offset for name, each in stored.items()},
+            {name: each.log.high_watermark for name, each in stored.items()},
         )
 
     # -- opening and removing ------------------------------------------------------------------
@@ -161,7 +167,7 @@ class LogManager:
         may raise StorageError: those are offline then.
         """
         opened: dict[TopicPartition, Partition] = {}
-        new = {each.name for each in replicas if not each.was_created}
+        new = {each.name for each in replicas if not each.was_created and each.seal is None}
         try:
             await run_bounded([self._open(each, opened) for each in replicas])
             await created(sorted(new & opened.keys()))
@@ -191,7 +197,9 @@ class LogManager:
             self._replicas[name] = replica
         shared = self._durability, self._writeback
         store, partition_log = await open_files(self._disk, directory, replica, how, shared)
-        if store.truncated is not None:
+        if isinstance(store, SealStore):
+            self.delete_files()
+        elif store.truncated is not None:
             log.warning("%s: recovery truncated the log. %s", name, store.truncated)
         partition = Partition(
             name,
@@ -260,9 +268,21 @@ class LogManager:
             await self._directory.remove_partitions({name: replica.topic_id})
             self.delete_files()
             opened = await self._open_one(replica, How(begin=begin))
-            if begin is not None:
+            if begin is not None and opened.log.has_files:
                 await self._directory.begin_replica(name, begin.offset)
             self._partitions[name] = opened
+            return opened
+
+    async def remove_files(self, replica: Replica) -> Partition:
+        """Open a segment anew with its seal alone; its files are removed. Raises as ``truncate``.
+
+        The metadata say so already: the next start does it, if this one does not.
+        """
+        async with self._reopening(replica.name) as partition:
+            if partition is not None:
+                await partition.close(clean=False)
+            opened = self._partitions[replica.name] = await self._open_one(replica, How())
+            self._show(opened)
             return opened
 
     @asynccontextmanager
@@ -306,21 +326,7 @@ class LogManager:
 
     async def obstacles(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         """Return why some of these new partitions would reuse files of no topic (D3)."""
-        present = set(await self._disk.list(""))
-        problems: dict[TopicPartition, str] = {}
-        for name in names:
-            path = self._directory.path_of(name)
-            if path in present:
-                problems[name] = (
-                    f"the directory {path} exists but belongs to no topic: move it away, then "
-                    "create the topic"
-                )
-                continue
-            try:
-                self._directory.check_new(name)
-            except CorruptionError as error:
-                problems[name] = str(error)
-        return problems
+        return await obstacles(self._disk, self._directory, names)
 
     async def remove(self, deleted: Mapping[TopicPartition, TopicId]) -> None:
         """Close deleted topics' partitions and remove them durably; files go in the background."""
@@ -452,14 +458,7 @@ class LogManager:
 
         Completes even if the caller is cancelled: a cancelled sync counts as failed (D2).
         """
-        errors = dict.fromkeys(targets, ErrorCode.NONE)
-        starts: dict[Partition, Offset] = {}
-        for partition, offset in targets.items():
-            limit = partition.log.start_limit
-            if TO_HIGH_WATERMARK <= offset <= partition.log.high_watermark:
-                starts[partition] = limit if offset == TO_HIGH_WATERMARK else min(offset, limit)
-            else:
-                errors[partition] = ErrorCode.OFFSET_OUT_OF_RANGE
+        starts, errors = starts_of(targets)
         task = asyncio.get_running_loop().create_task(self._advance_starts(starts))
         self._starts_advancing.add(task)
         task.add_done_callback(self._starts_advanced)
@@ -468,12 +467,8 @@ class LogManager:
         except StorageError as problem:
             failed = dict.fromkeys(starts, problem)
         for partition, why in failed.items():
-            log.error(
-                "%s: could not delete records below %d: %s",
-                partition.name,
-                starts[partition],
-                why,
-            )
+            text = "%s: could not delete records below %d: %s"
+            log.error(text, partition.name, starts[partition], why)
             errors[partition] = ErrorCode.KAFKA_STORAGE_ERROR
         for partition in starts:
             if errors[partition] is ErrorCode.NONE and partition.failure is not None:

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from fencelog.broker.partitions.partition import Partition
-from fencelog.errors import NotLeaderError, StorageError
+from fencelog.errors import ErrorCode, NotLeaderError, StorageError
 from fencelog.log.values import Rejected
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import Offset
+
+TO_HIGH_WATERMARK = -1
+"""DeleteRecords offset that stands for the high watermark."""
 
 
 async def advance_starts(
@@ -43,6 +46,21 @@ async def advance_starts(
         if is_open(partition) and (problem := await _advance(partition, start)):
             failed[partition] = problem
     return failed
+
+
+def starts_of(
+    targets: Mapping[Partition, Offset],
+) -> tuple[dict[Partition, Offset], dict[Partition, ErrorCode]]:
+    """Return the log starts that DeleteRecords asks for, and an error code for each target."""
+    starts: dict[Partition, Offset] = {}
+    errors = dict.fromkeys(targets, ErrorCode.NONE)
+    for partition, offset in targets.items():
+        limit = partition.log.start_limit
+        if TO_HIGH_WATERMARK <= offset <= partition.log.high_watermark:
+            starts[partition] = limit if offset == TO_HIGH_WATERMARK else min(offset, limit)
+        else:
+            errors[partition] = ErrorCode.OFFSET_OUT_OF_RANGE
+    return starts, errors
 
 
 async def _keep(partition: Partition, start: Offset, end: Offset | Rejected) -> StorageError | None:

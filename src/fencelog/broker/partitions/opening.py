@@ -1,12 +1,13 @@
 """Opens one partition: as an earlier run left it, cut at a fork, or a new one. And closes it."""
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from fencelog.broker.partitions.partition import Partition
-from fencelog.errors import ExhaustedError, StorageError
+from fencelog.errors import CorruptionError, ExhaustedError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.log.partition_log import PartitionLog
@@ -16,6 +17,8 @@ from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.storage.recover import Durability
+from fencelog.storage.seal_store import SealStore
+from fencelog.storage.topic_id import check_topic_id
 from fencelog.storage.writeback import Writeback
 from fencelog.types import LeaderEpoch, Offset, TopicId, TopicPartition
 
@@ -37,6 +40,8 @@ class Replica:
     """Whether an acknowledgement waits for stable storage in ``os`` mode, too (O3)."""
     leader_epoch: LeaderEpoch = FIRST_EPOCH
     """The newest one that the metadata has: no batch has a newer one (D3)."""
+    seal: bytes | None = None
+    """All that is left of a segment whose files are removed; None: it has files."""
 
 
 class How(NamedTuple):
@@ -56,9 +61,18 @@ async def open_files(
     replica: Replica,
     how: How,
     shared: tuple[Durability, Writeback],
-) -> tuple[PartitionStore, PartitionLog]:
-    """Open what there is of a partition, or create it. Raises CorruptionError and StorageError."""
+) -> tuple[PartitionStore | SealStore, PartitionLog]:
+    """Open what there is of a partition, or create it. Raises CorruptionError and StorageError.
+
+    Files of a segment that is to have none are removed, which a crash may have prevented.
+    """
     name, (durability, writeback) = replica.name, shared
+    if replica.seal is not None:
+        if replica.exists:
+            await check_topic_id(disk, directory.path_of(name), replica.topic_id)
+            await directory.remove_partitions({name: replica.topic_id})
+        seal_log = PartitionLog.of_seal(replica.config, replica.seal)
+        return SealStore(replica.seal, seal_log), seal_log
     if replica.is_always_synced:
         durability = "fsync"
     if replica.exists:
@@ -88,6 +102,27 @@ async def open_files(
         writeback=writeback,
         begin=how.begin,
     )
+
+
+async def obstacles(
+    disk: Disk, directory: DataDirectory, names: Sequence[TopicPartition]
+) -> dict[TopicPartition, str]:
+    """Return why some of these new partitions would reuse files of no topic (D3)."""
+    present = set(await disk.list(""))
+    problems: dict[TopicPartition, str] = {}
+    for name in names:
+        path = directory.path_of(name)
+        if path in present:
+            problems[name] = (
+                f"the directory {path} exists but belongs to no topic: move it away, then create "
+                "the topic"
+            )
+            continue
+        try:
+            directory.check_new(name)
+        except CorruptionError as error:
+            problems[name] = str(error)
+    return problems
 
 
 async def sync_or_skip(partition: Partition) -> None:

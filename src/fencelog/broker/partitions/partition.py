@@ -32,6 +32,7 @@ from fencelog.log.verification import VerificationGuard
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.compaction import Compaction
 from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.seal_store import SealStore
 from fencelog.types import LeaderEpoch, Offset, TopicPartition
 from fencelog.wire.batch import BatchHeader, Compression, read_header
 from fencelog.wire.hot.append_tags import Revision
@@ -86,7 +87,7 @@ class Partition:
         self,
         name: TopicPartition,
         partition_log: PartitionLog,
-        store: PartitionStore,
+        store: PartitionStore | SealStore,
         *,
         role: Role,
         enqueue: Callable[["Partition"], None],
@@ -449,8 +450,6 @@ class Partition:
             return self.log.last_stable_offset
         return self.log.log_end_offset if isolation is Isolation.TAIL else self.log.high_watermark
 
-    # -- upkeep --------------------------------------------------------------------------------
-
     @property
     def must_sync(self) -> bool:
         """Whether to sync before the next write, because the disk does not keep up."""
@@ -467,7 +466,7 @@ class Partition:
 
     def compaction(self, due: Round, should_continue: Callable[[], bool]) -> Compaction:
         """Prepare a round of compaction of this partition's files."""
-        return Compaction(self._store, due, should_continue)
+        return Compaction(self.files, due, should_continue)
 
     def compacted(self) -> None:
         """Files were replaced: readers that wait look again."""
@@ -496,5 +495,6 @@ class Partition:
 
     @property
     def files(self) -> PartitionStore:
-        """The files, for ``log_starts``."""
+        """The files, for ``log_starts`` and compaction: they change nothing that has none."""
+        assert isinstance(self._store, PartitionStore), self.name
         return self._store

@@ -9,6 +9,7 @@ from fencelog.errors import CorruptionError, ErrorCode, ExhaustedError, StorageE
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.values import AbortedTransaction, Isolation, ReadPlan
 from fencelog.storage.partition_store import PartitionStore
+from fencelog.storage.seal_store import SealStore
 from fencelog.storage.segment import Pause
 from fencelog.types import Offset, TimestampMs
 
@@ -54,7 +55,7 @@ class Reads:
     def __init__(
         self,
         log: PartitionLog,
-        store: PartitionStore,
+        store: PartitionStore | SealStore,
         tail: Tail,
         failed: Iterable[Callable[[Exception], None]],
     ) -> None:

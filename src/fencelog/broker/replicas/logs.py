@@ -10,6 +10,7 @@ from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.replicas.led import Key
 from fencelog.errors import CorruptionError
 from fencelog.log.config import InvalidConfigError, LogConfig
+from fencelog.log.leader_epochs import FIRST_EPOCH
 from fencelog.storage.checkpointer import Begin
 from fencelog.types import LeaderEpoch, Offset, TopicId, TopicPartition
 
@@ -29,6 +30,14 @@ class Logs(Protocol):
         self, key: Key, name: TopicPartition, leader_epoch: LeaderEpoch
     ) -> Partition | None:
         """Open a replica, a new one if there are no files; None: it is offline."""
+        ...
+
+    def is_without_files(self, key: Key) -> bool:
+        """Whether the files of a segment are removed, or are to be."""
+        ...
+
+    async def remove_files(self, key: Key, name: TopicPartition) -> Partition:
+        """Open such a segment anew with its seal alone; its files are removed."""
         ...
 
     def is_damaged(self, name: TopicPartition) -> bool:
@@ -76,15 +85,30 @@ class OpenLogs:
         self, key: Key, name: TopicPartition, leader_epoch: LeaderEpoch
     ) -> Partition | None:
         """Open a replica, a new one if there are no files; None: it is offline."""
-        replica = Replica(
+        return await self._logs.open_replica(await self._replica(key, name, leader_epoch))
+
+    async def _replica(
+        self, key: Key, name: TopicPartition, leader_epoch: LeaderEpoch = FIRST_EPOCH
+    ) -> Replica:
+        topic = self._catalog.by_id(TopicId(key[0]))
+        return Replica(
             name=name,
             topic_id=TopicId(key[0]),
             config=self._config(TopicId(key[0])),
             exists=await self._logs.has_files(name),
             is_always_synced=name.topic == OWNERSHIP_TOPIC,
             leader_epoch=leader_epoch,
+            seal=None if topic is None else topic.seal_of(key[1]),
         )
-        return await self._logs.open_replica(replica)
+
+    def is_without_files(self, key: Key) -> bool:
+        """Whether the files of a segment are removed, or are to be."""
+        topic = self._catalog.by_id(TopicId(key[0]))
+        return topic is not None and key[1] in topic.without_files
+
+    async def remove_files(self, key: Key, name: TopicPartition) -> Partition:
+        """Open such a segment anew with its seal alone; its files are removed."""
+        return await self._logs.remove_files(await self._replica(key, name))
 
     def _config(self, topic_id: TopicId) -> LogConfig:
         topic = self._catalog.by_id(topic_id)
@@ -101,4 +125,7 @@ class OpenLogs:
         """Remove all replicas of a deleted topic, open or not, durably."""
         present = [each for each in await self._logs.present() if each.topic == name]
         own = [each for each in present if await self._logs.belongs_to(each, topic_id)]
+        # A later topic of this name is opened when nothing is left of the deleted one.
+        opened = (each for each in self._logs.partitions() if each.name.topic == name)
+        own += [each.name for each in opened if not each.log.has_files]
         await self._logs.remove(dict.fromkeys(own, topic_id))

@@ -145,11 +145,13 @@ class ReplicaManager:
             topic = self._cluster.topics[name].topic
             keys = (PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
             self._mark(key for key in keys if key not in self._replicas)
+            gone = (PartitionKey(topic.topic_id, index) for index in topic.without_files)
+            self._mark(key for key in gone if self._has_files(key))
         if changed.brokers:  # one may have come that can lead in the place of a failed replica
             self._mark(key for key, each in self._replicas.items() if each.is_offline)
-        gone = changed.deleted & self._cluster.deleted.keys()
-        if gone:
-            self._mark(key for key in self._replicas if key[0] in gone)
+        deleted = changed.deleted & self._cluster.deleted.keys()
+        if deleted:
+            self._mark(key for key in self._replicas if key[0] in deleted)
 
     def _mark(self, keys: Iterable[Key]) -> None:
         for key in keys:
@@ -199,11 +201,19 @@ class ReplicaManager:
         partition = replica.partition
         return None if partition is None else self._follow_on(key, replica, partition, stored)
 
+    def _has_files(self, key: Key) -> bool:
+        """Whether a replica is open here that has files."""
+        replica = self._replicas.get(key)
+        partition = None if replica is None else replica.partition
+        return partition is not None and partition.log.has_files
+
     def _follow_on(
         self, key: Key, replica: Replica, partition: Partition, stored: StoredState
     ) -> Coroutine[None, None, None] | None:
         """Take the state's role; return what its files need first, if that is still so."""
         work, replica.work = replica.work, None
+        if partition.log.has_files and self._logs.is_without_files(key):
+            return self._remove_files(key, replica)
         if work is not None and work.leader_epoch == stored.state.leader_epoch:
             return self._reopen(key, replica, partition, work, stored.state.leader)
         self._apply(key, replica, partition, stored)
@@ -382,6 +392,12 @@ class ReplicaManager:
                 log.warning("%s: beginning anew at %d", replica.name, begin.offset)
                 partition = await self._logs.begin_anew(replica.name, begin)
             self._opened_anew(key, replica, partition)
+
+    async def _remove_files(self, key: Key, replica: Replica) -> None:
+        """Leave a segment with its seal alone, as the metadata say; the role is taken again."""
+        self._end_role(key, replica)
+        replica.close()
+        self._opened_anew(key, replica, await self._logs.remove_files(key, replica.name))
 
     # -- failed disks ----------------------------------------------------------------------------
 

@@ -19,10 +19,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
 from fencelog.errors import CorruptionError
 from fencelog.settings.stream_table import SEGMENTS_MAX
-from fencelog.types import Offset
+from fencelog.types import LeaderEpoch, Offset
 
 HASH_SPACE = 1 << 31
 """Hashes are those of Kafka's default partitioner: murmur2 without its sign bit."""
@@ -40,12 +41,19 @@ class SegmentState(Enum):
     SEALED = "sealed"
     """Complete: nothing but markers and ownership records will follow."""
     DELETED = "deleted"
-    """Sealed, and retention has removed all of its records."""
+    """Sealed, and retention has removed all of its records; later its files, too."""
 
 
 COVERING = frozenset({SegmentState.OPEN, SegmentState.SEALING})
 """The states whose ranges cover the hash space."""
 ENDED = frozenset({SegmentState.SEALED, SegmentState.DELETED})
+
+
+class LogEnd(NamedTuple):
+    """Where a segment's log ended for good: its offset, and the leader epoch of its last batch."""
+
+    offset: Offset
+    leader_epoch: LeaderEpoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +65,7 @@ class StreamSegment:
         high: the hash after the last one of its range.
         predecessors: the segments that it replaced; empty for the first ones.
         end: the offset of the seal, below which all of its records are; NO_END while unknown.
+        removed: where its log ended when its files were removed; None while it has files.
     """
 
     index: int
@@ -65,6 +74,7 @@ class StreamSegment:
     state: SegmentState
     predecessors: tuple[int, ...] = ()
     end: Offset = NO_END
+    removed: LogEnd | None = None
 
 
 @dataclass(frozen=True)
@@ -122,19 +132,23 @@ class Stream:
             at = each.high
         if at != HASH_SPACE:
             return f"the open segments end at {at}, not at {HASH_SPACE}"
-        for index, each in enumerate(self.segments):
-            if each.index != index:
-                return f"segment {each.index} is at place {index}"
-            if any(not 0 <= other < index for other in each.predecessors):
-                return f"segment {index} has predecessors {each.predecessors}"
-            if each.state in ENDED and each.end < 0:
-                return f"segment {index} is {each.state.value} and has no end"
-        return None
+        problems = (_problem(index, each) for index, each in enumerate(self.segments))
+        return next(filter(None, problems), None)
 
     def stored(self) -> list[list[object]]:
-        """Return the stored form: for each segment low, high, state, predecessors, end."""
+        """Return the stored form: for each segment low, high, state, predecessors, end.
+
+        The two numbers of ``removed`` follow, if its files are removed.
+        """
         return [
-            [each.low, each.high, each.state.value, list(each.predecessors), each.end]
+            [
+                each.low,
+                each.high,
+                each.state.value,
+                list(each.predecessors),
+                each.end,
+                *(each.removed or ()),
+            ]
             for each in self.segments
         ]
 
@@ -154,9 +168,35 @@ class Stream:
         return stream
 
 
+def _problem(index: int, segment: StreamSegment) -> str | None:
+    state = segment.state
+    if segment.index != index:
+        return f"segment {segment.index} is at place {index}"
+    if any(not 0 <= other < index for other in segment.predecessors):
+        return f"segment {index} has predecessors {segment.predecessors}"
+    if state in ENDED and segment.end < 0:
+        return f"segment {index} is {state.value} and has no end"
+    if segment.removed is not None and (
+        state is not SegmentState.DELETED or segment.removed.offset <= segment.end
+    ):
+        end = segment.removed.offset
+        return f"segment {index} is {state.value} and without files, with a log up to {end}"
+    return None
+
+
 def _of_stored(
-    index: int, low: int, high: int, state: str, predecessors: Sequence[int], end: int
+    index: int,
+    low: int,
+    high: int,
+    state: str,
+    predecessors: Sequence[int],
+    end: int,
+    *removed: int,
 ) -> StreamSegment:
+    log_end = None
+    if removed:
+        offset, leader_epoch = removed
+        log_end = LogEnd(Offset(int(offset)), LeaderEpoch(int(leader_epoch)))
     return StreamSegment(
         index=index,
         low=int(low),
@@ -164,6 +204,7 @@ def _of_stored(
         state=SegmentState(state),
         predecessors=tuple(int(each) for each in predecessors),
         end=Offset(int(end)),
+        removed=log_end,
     )
 
 

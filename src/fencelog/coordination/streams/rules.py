@@ -4,6 +4,7 @@ What a rule returns is stored in one step. None of them takes a key away from th
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from fencelog.coordination.streams.model import (
     ENDED,
     HASH_SPACE,
     NO_END,
+    LogEnd,
     SegmentState,
     Stream,
     StreamSegment,
@@ -152,6 +154,18 @@ def emptied(stream: Stream, index: int) -> Stream:
     if segment.state is not SegmentState.SEALED:
         return stream
     return stream.changed([with_state(segment, SegmentState.DELETED)])
+
+
+def removed(stream: Stream, index: int, log_end: LogEnd) -> Stream:
+    """Return the stream once the files of a deleted segment may go.
+
+    Only its leader may say so: when its log has come to its end, and knows no producer. Unchanged
+    if that is known already.
+    """
+    segment = stream.segments[index]
+    if segment.state is not SegmentState.DELETED or segment.removed is not None:
+        return stream
+    return stream.changed([replace(segment, removed=log_end)])
 
 
 def unsealed(stream: Stream) -> list[int]:

@@ -9,10 +9,11 @@ from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.cluster_state import PartitionKey
 from fencelog.broker.metadata.controller import NewTopic
 from fencelog.broker.metadata.streams import Streams
-from fencelog.coordination.streams.model import Stream
+from fencelog.coordination.streams.model import LogEnd, Stream
 from fencelog.coordination.streams.rules import created, unsealed
 from fencelog.errors import ErrorCode, RequestError
-from fencelog.types import Offset
+from fencelog.ports import MetadataWrite
+from fencelog.types import LeaderEpoch, Offset
 from fencelog_sim.world.metadata import SimStore
 from tests.support.cluster_metadata import Host, cluster, in_virtual_time, lose_some
 
@@ -177,5 +178,61 @@ def test_the_end_of_a_deleted_stream_is_not_recorded_for_one_of_its_name() -> No
         refused = await outcome(late.segment_sealed(first.topic_id, 0, Offset(9)))
         assert refused is None or refused.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert stored(store).segments[0].end == -1
+
+    in_virtual_time(main)
+
+
+async def deleted_segment(hosts: list[Host]) -> tuple[Topic, Host]:
+    """A stream whose segment 0 is deleted, and the host that leads it."""
+    topic = await made(hosts, 1)
+    streams = streams_of(hosts[0])
+    await streams.resize("s", [0])
+    await streams.segment_sealed(topic.topic_id, 0, Offset(5))
+    await streams.segments_emptied(topic.topic_id, [0])
+    for each in hosts:
+        await each.state.until(lambda: states_on(each)[:1] == ["deleted"])  # noqa: B023
+    leader = hosts[0].state.partitions[PartitionKey(topic.topic_id, 0)].state.leader
+    return topic, hosts[leader - 1]
+
+
+def test_the_leader_gives_up_the_files_of_a_deleted_segment() -> None:  # R1
+    async def main() -> None:
+        store = SimStore()
+        hosts = await cluster(store, *ALL)
+        topic, leader = await deleted_segment(hosts)
+        before = dict(store.values)
+        ends: dict[int, LogEnd | None] = {0: LogEnd(Offset(9), LeaderEpoch(1)), 1: None}
+        streams = streams_of(leader)
+        gone = await streams.files_removed(topic.topic_id, [0], lambda index: ends[index])
+        assert gone == [0]
+        assert [each.removed for each in stored(store).segments] == [ends[0], None, None]
+        assert {key for key in before if before[key] != store.values[key]} == {"topic/s"}
+        assert await streams.files_removed(topic.topic_id, [1], lambda index: ends[index]) == []
+
+    in_virtual_time(main)
+
+
+def test_a_deposed_leader_gives_up_no_files() -> None:  # F8
+    async def main() -> None:
+        store = SimStore()
+        hosts = await cluster(store, *ALL)
+        topic, leader = await deleted_segment(hosts)
+        key = PartitionKey(topic.topic_id, 0)
+        state, version = leader.state.partitions[key]
+        other = next(each for each in state.replicas if each != state.leader)
+        leader.session.lateness = lambda: 2.0  # it hears of its successor late
+        elected = state._replace(leader=other, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
+        assert store.commit([MetadataWrite(key.text, elected.encode(), version)])
+        asked: list[int] = []
+
+        def end_of(index: int) -> LogEnd:
+            asked.append(index)
+            return LogEnd(Offset(9), LeaderEpoch(1))
+
+        error = await outcome(streams_of(leader).files_removed(topic.topic_id, [0], end_of))
+        assert error is not None
+        assert error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert stored(store).segments[0].removed is None
+        assert len(asked) > 1, "it tried, was refused, and had heard of it in the end"
 
     in_virtual_time(main)

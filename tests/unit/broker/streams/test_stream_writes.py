@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fencelog.broker.handlers.stream_writes import missing_segment, refused_write, sealed_write
+from fencelog.broker.handlers.stream_writes import refused_write, sealed_write
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.streams.model import HASH_SPACE, SegmentState, with_state
 from fencelog.errors import ErrorCode
@@ -12,7 +12,6 @@ from fencelog.node import Node
 from fencelog.types import Offset
 from fencelog.wire.batch import read_header
 from fencelog.wire.hot import AppendTags, PartitionResult, SealedSegment, Successor
-from fencelog.wire.hot.append_tags import NO_APPEND_TAGS
 from tests.support.node import Peer, World, batch, until, visible
 from tests.support.streams import create_stream, resized
 from tests.unit.broker.test_delete_records import delete_records
@@ -222,25 +221,6 @@ async def test_a_log_that_may_not_be_the_one_with_the_seal_says_nothing_of_a_pro
         await partition.committed(partition.log.log_end_offset)
         refused = sealed_write(topic, partition, header)
         assert refused.sealed == SealedSegment(8, 1, ())
-
-
-async def test_a_segment_that_is_gone_names_its_successors(world: World) -> None:  # R2
-    async with world.node() as node, Peer.of(node) as peer:
-        await create_stream(peer)
-        await resized(peer, [0], at=100)
-        put(node, 0, SegmentState.DELETED, 0)
-        topic = node.broker.catalog.get("s")
-        gone = missing_segment(topic, 0, BY_RANGES)
-        assert gone is not None
-        assert gone.sealed == SealedSegment(
-            0, -1, (Successor(1, 0, 100), Successor(2, 100, HASH_SPACE))
-        )
-        stock = missing_segment(topic, 0, NO_APPEND_TAGS)
-        assert stock is not None
-        assert stock.error is ErrorCode.POLICY_VIOLATION
-        assert missing_segment(topic, 1, BY_RANGES) is None
-        assert missing_segment(topic, 9, BY_RANGES) is None
-        assert missing_segment(None, 0, BY_RANGES) is None
 
 
 async def test_deletion_up_to_the_high_watermark_stops_at_the_seal(world: World) -> None:  # R2, D4

@@ -5,6 +5,7 @@ import pytest
 from fencelog.coordination.streams.model import (
     HASH_SPACE,
     NO_END,
+    LogEnd,
     SegmentState,
     Stream,
     StreamSegment,
@@ -16,13 +17,14 @@ from fencelog.coordination.streams.rules import (
     created,
     emptied,
     merge,
+    removed,
     sealed,
     split,
     unsealed,
 )
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.settings.stream_table import SEGMENTS_MAX
-from fencelog.types import Offset
+from fencelog.types import LeaderEpoch, Offset
 
 HALF = HASH_SPACE // 2
 QUARTER = HASH_SPACE // 4
@@ -193,6 +195,18 @@ def test_only_a_sealed_segment_is_emptied() -> None:
     assert refusal(split(empty, 0)).reason == "segment 0 is sealed; its successors are 1, 2"
 
 
+def test_only_a_deleted_segment_loses_its_files_and_once() -> None:  # R1
+    stream, end = split_and_sealed(new(1), 0), LogEnd(Offset(12), LeaderEpoch(3))
+    assert removed(stream, 0, end) is stream
+    assert removed(stream, 1, end) is stream
+    gone = removed(emptied(stream, 0), 0, end)
+    assert states(gone) == ["deleted", "open", "open"]
+    assert [each.removed for each in gone.segments] == [end, None, None]
+    assert removed(gone, 0, LogEnd(Offset(13), LeaderEpoch(3))) is gone
+    assert emptied(gone, 0) is gone
+    assert Stream.of_stored("orders", gone.stored()) == gone
+
+
 def test_a_hash_belongs_to_the_segment_that_covers_it() -> None:  # R1
     stream = split_and_sealed(new(2), 0)
     assert [stream.segment_of(each).index for each in (0, QUARTER - 1, QUARTER, HALF)] == [
@@ -220,6 +234,34 @@ def _segment(index: int, low: int, high: int, **fields: object) -> StreamSegment
         (
             [_segment(0, 0, HASH_SPACE), _segment(1, 0, HASH_SPACE, state="sealed")],
             "segment 1 is sealed and has no end",
+        ),
+        (
+            [
+                _segment(0, 0, HASH_SPACE),
+                _segment(
+                    1,
+                    0,
+                    HASH_SPACE,
+                    state="sealed",
+                    end=4,
+                    removed=LogEnd(Offset(5), LeaderEpoch(0)),
+                ),
+            ],
+            "segment 1 is sealed and without files, with a log up to 5",
+        ),
+        (
+            [
+                _segment(0, 0, HASH_SPACE),
+                _segment(
+                    1,
+                    0,
+                    HASH_SPACE,
+                    state="deleted",
+                    end=4,
+                    removed=LogEnd(Offset(4), LeaderEpoch(0)),
+                ),
+            ],
+            "segment 1 is deleted and without files, with a log up to 4",
         ),
     ],
 )
