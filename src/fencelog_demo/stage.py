@@ -164,6 +164,7 @@ class Stage:
 
     def step(self) -> list[Event]:
         """Handle what happened; return the new events. Raises StageError."""
+        ended = self._ended()  # first: who has killed them has logged it before
         new = list(self._follower.new())
         for event in new:
             self._last_event_at = time.monotonic()
@@ -172,7 +173,7 @@ class Stage:
             self._act(event)
         if not self.done:
             self._check_brokers()
-            self._check_children()
+            self._check_children(ended)
             self._check_orphans()
             self._check_progress()
         return new
@@ -230,18 +231,25 @@ class Stage:
         # Spark takes seconds to start; the topics are there by then.
         self._driver = self._start_driver()
 
-    def _check_children(self) -> None:
-        for child in self._children:
-            if child.status is None and (status := child.process.poll()) is not None:
-                child.status = status
-                self._log_event(
-                    "exited",
-                    role=child.role,
-                    label=child.label,
-                    pid=child.process.pid,
-                    status=status,
-                )
-                self._replace(child, status)
+    def _ended(self) -> list[Child]:
+        """Return the children that have ended and are not seen to yet."""
+        return [
+            child
+            for child in self._children
+            if child.status is None and child.process.poll() is not None
+        ]
+
+    def _check_children(self, ended: Sequence[Child]) -> None:
+        for child in ended:
+            child.status = status = child.process.wait()
+            self._log_event(
+                "exited",
+                role=child.role,
+                label=child.label,
+                pid=child.process.pid,
+                status=status,
+            )
+            self._replace(child, status)
 
     def _replace(self, child: Child, status: int) -> None:
         """Restart what ended; any other unexpected end fails the stage."""
@@ -391,5 +399,5 @@ class Stage:
             if child.role == "etcd":
                 child.process.terminate()
                 child.process.wait(STOP_S)
-        self._check_children()
+        self._check_children(self._ended())
         self.events.extend(self._follower.new())

@@ -12,10 +12,10 @@ import pytest
 
 from fencelog_demo import run
 from fencelog_demo.cluster import BROKERS, EtcdAddress
-from fencelog_demo.events import Event, Follower
+from fencelog_demo.events import Event, Follower, write_event
 from fencelog_demo.killer import Killer
 from fencelog_demo.plan import CLUSTER_PLAN, PIPELINES, PLAN, Part
-from fencelog_demo.stage import Setup
+from fencelog_demo.stage import Child, Setup, Stage
 
 SLEEP = "import time; time.sleep(60)"
 
@@ -53,6 +53,37 @@ def test_each_fault_gets_a_batch_of_its_own_and_one_is_left(tmp_path: Path, etcd
     assert setup.brokers == (BROKERS if etcd else 1)
     assert setup.batch_rows * len(setup.plan) < setup.rows
     assert setup.batch_rows * (len(setup.plan) + 1) >= setup.rows
+
+
+def test_a_broker_that_is_killed_between_two_looks_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(Setup(every=1, rows=10, folder=tmp_path / "stage", produce_s=1.0))
+    stage.address = "127.0.0.1:1"
+    log, restarted = tmp_path / "log", []
+    monkeypatch.setattr(stage, "_start_broker", restarted.append)
+    with subprocess.Popen([sys.executable, "-c", SLEEP]) as process:
+        broker = Child(role="broker", label="broker 1", process=process, log=log)
+        stage._children.append(broker)
+        stage._brokers[1] = broker
+        read = stage._follower.new
+
+        def read_then_killed() -> list[Event]:
+            events = list(read())
+            if process.poll() is None:
+                pids = {str(process.pid): "python"}
+                write_event(
+                    tmp_path / "stage", "injected", role="broker", signal="SIGKILL", pids=pids
+                )
+                process.kill()
+                process.wait()
+            return events
+
+        monkeypatch.setattr(stage._follower, "new", read_then_killed)
+        stage.step()
+        assert restarted == [], "who has killed it is read next"
+        stage.step()
+        assert restarted == [1]
 
 
 @pytest.fixture
