@@ -397,7 +397,7 @@ class PartitionSender:
             self._number(queued)
         batch, tags = queued.batch, NO_TAGS
         if self.topic_id is not None:
-            tags = {self.partition: AppendTags(batch.median_hash)}
+            tags = {self.partition: AppendTags(batch.median_hash, topic_id=self.topic_id)}
         body = write_produce_request(
             version,
             self._identity.transactional_id,

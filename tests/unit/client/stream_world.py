@@ -289,7 +289,10 @@ class World:
         tags = request.tags.get((topic, index))
         self.medians.append(None if tags is None else tags.median_hash)
         is_tagged = tags is not None and tags.median_hash is not None
-        result = self._append(index, memoryview(bytes(records)), is_tagged=is_tagged)
+        if tags is not None and tags.topic_id not in (None, self.topic_id):
+            result = PartitionResult(index, ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            result = self._append(index, memoryview(bytes(records)), is_tagged=is_tagged)
         self.written.append((index, result.error))
         return write_produce_response(VERSION, [(topic, [result])])
 

@@ -135,6 +135,25 @@ async def test_a_stream_that_was_created_anew_is_divided_by_its_new_ranges() -> 
 
 
 @story
+async def test_no_key_gets_into_the_range_of_another_of_a_stream_made_anew_between_two_writes() -> (
+    None
+):
+    # R1
+    world = World(4)
+    writer = await Writer.open(world)
+    await writer.queue(*KEYS)
+    await writer.sender.flush()
+    world.create_anew(made(rules.created(3)))
+    await writer.queue(*KEYS)
+    await writer.queue(*KEYS)
+    await writer.sender.flush()
+    for key in KEYS:
+        assert world.order_of(key) == [1, 2]
+    assert ErrorCode.UNKNOWN_TOPIC_ID in {error for _, error in world.written}
+    await writer.sender.close()
+
+
+@story
 async def test_a_topic_that_changes_for_ever_fails_the_writer() -> None:
     world = World(1)
     writer = await Writer.open(world)

@@ -190,9 +190,9 @@ def test_a_revision_of_another_leader_epoch_is_refused(fencelog_broker: LocalBro
         batch = encode_updates(UpdateId("w", 0, 1), ["b"], 0)
         deadline = log.cluster.deadline()
         with pytest.raises(RequestError) as found:
-            await append_if_unchanged(log.cluster, PLACE, batch, other, deadline)
+            await append_if_unchanged(log.cluster, PLACE, batch, copy.topic_id, other, deadline)
         assert found.value.code is ErrorCode.STALE_REVISION
-        await append_if_unchanged(log.cluster, PLACE, batch, revision, deadline)
+        await append_if_unchanged(log.cluster, PLACE, batch, copy.topic_id, revision, deadline)
         assert await copy.fetch() == ("a0", "b")
 
     run(fencelog_broker, scenario)
@@ -260,6 +260,25 @@ def test_updates_that_were_deleted_without_a_mark_are_missed(fencelog_broker: Lo
         await TopicChanges(log.cluster).delete_records({PLACE: 1})
         with pytest.raises(SynchronizerError, match="begins at offset 1, and not with a mark"):
             await log.synchronizer("state", NAMES).fetch()
+
+    run(fencelog_broker, scenario)
+
+
+def test_an_update_is_never_stored_in_a_topic_that_was_made_again(
+    fencelog_broker: LocalBroker,
+) -> None:
+    # R4
+    async def scenario(log: fencelog.aio.Client) -> None:
+        copy = log.synchronizer("state", NAMES)
+        await append(copy, "a")
+        await log.delete_topic("state")
+        await log.create_topic("state")
+        other = log.synchronizer("state", NAMES)
+        assert await append(other, "b") == 0
+        assert other._replica.revision == copy._replica.revision, "nothing else tells them apart"
+        with pytest.raises(SynchronizerError, match="another topic has its name"):
+            await append(copy, "c")
+        assert await log.synchronizer("state", NAMES).fetch() == ("b0",)
 
     run(fencelog_broker, scenario)
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencelog.errors import ErrorCode, WireError
+from fencelog.types import TopicId
 from fencelog.wire.hot import (
     AppendTags,
     PartitionResult,
@@ -29,6 +30,7 @@ TAGS = st.builds(
     AppendTags,
     st.none() | st.integers(-1, (1 << 31) - 1),
     st.none() | st.builds(Revision, INT32, INT64),
+    st.none() | st.binary(min_size=16, max_size=16).map(TopicId),
 )
 SEALED = st.builds(
     SealedSegment,

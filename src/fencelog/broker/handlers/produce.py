@@ -308,7 +308,8 @@ def _validate(
         tags = waiting.tags.get((topic, index), NO_APPEND_TAGS)
         refused = refused_write(known, partition, header, tags)
     if refused is not None:
-        partition.refuse(header, refused.error)
+        if refused.error is not ErrorCode.UNKNOWN_TOPIC_ID:  # else it is no batch of this log (E13)
+            partition.refuse(header, refused.error)
         return refused
     return partition, header, records
 

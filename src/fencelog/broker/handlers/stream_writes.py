@@ -19,17 +19,12 @@ def refused_write(
 ) -> PartitionResult | None:
     """Return why a batch is refused before its log is asked; None if it is not.
 
-    Only what the log cannot know is judged here: whether its sender knows ranges, and whether the
-    segment is open yet.
+    Only what the log cannot know is judged here: whether its sender means this topic and knows
+    ranges, and whether the segment is open yet.
     """
     index = partition.name.partition
-    if tags.condition is not None and header.is_transactional:
-        return PartitionResult(
-            index,
-            ErrorCode.INVALID_REQUEST,
-            error_message="a transaction has no conditional appends: whether it commits is not "
-            "known when they are compared, and its marker would make the next one stale",
-        )
+    if (refused := _refused_tags(topic, index, header, tags)) is not None:
+        return refused
     if topic.stream is None:
         return None
     if tags.median_hash is None:
@@ -42,6 +37,25 @@ def refused_write(
         return _without_seal(topic.stream, segment, partition, header)
     if partition.load is None:
         partition.load = SegmentLoad(index)
+    return None
+
+
+def _refused_tags(
+    topic: Topic, index: int, header: BatchHeader, tags: AppendTags
+) -> PartitionResult | None:
+    if tags.topic_id is not None and tags.topic_id != topic.topic_id:
+        return PartitionResult(
+            index,
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            error_message=f"topic {topic.name} was deleted and created again: this is another one",
+        )
+    if tags.condition is not None and header.is_transactional:
+        return PartitionResult(
+            index,
+            ErrorCode.INVALID_REQUEST,
+            error_message="a transaction has no conditional appends: whether it commits is not "
+            "known when they are compared, and its marker would make the next one stale",
+        )
     return None
 
 

@@ -10,7 +10,7 @@ from fencelog.errors import ErrorCode, WireError
 from fencelog.rpc.connection import Connection
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
-from fencelog.types import Buffer, TopicPartition
+from fencelog.types import Buffer, TopicId, TopicPartition
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.hot import PartitionResult, read_produce_response, write_produce_request
 from fencelog.wire.hot.append_tags import AppendTags, Revision
@@ -23,13 +23,15 @@ async def append_if_unchanged(
     cluster: Cluster,
     partition: TopicPartition,
     batch: Buffer,
+    topic_id: TopicId,
     condition: Revision,
     deadline: Deadline,
 ) -> int:
-    """Append one batch, and return the leader epoch in which it was sent.
+    """Append one batch to this topic, and return the leader epoch in which it was sent.
 
     That is at most the one in which it was stored, so as a revision it never matches another log.
-    Raises RequestError: STALE_REVISION if something was appended since; after an error that is
+    Raises RequestError: STALE_REVISION if something was appended since, UNKNOWN_TOPIC_ID if another
+    topic has the name, or the broker has not heard of this one yet; after an error that is
     retriable it may be stored or not.
     """
     known = cluster.leader_epoch(partition)
@@ -50,7 +52,7 @@ async def append_if_unchanged(
         -1,
         int(limit.left_s * 1000),
         [(partition.topic, [(partition.partition, batch)])],
-        {(partition.topic, partition.partition): AppendTags(condition=condition)},
+        {(partition.topic, partition.partition): AppendTags(None, condition, topic_id)},
     )
     answer = await connection.call(ApiKey.PRODUCE, version, body, limit)
     result = _result(cluster, connection, partition, answer, version)

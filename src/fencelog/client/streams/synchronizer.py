@@ -27,7 +27,7 @@ from fencelog.coordination.synchronizer.records import (
     encode_updates,
 )
 from fencelog.coordination.synchronizer.replica import Answer, Replica, Schema, after
-from fencelog.errors import RequestError, WireError
+from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.rpc.deadline import Deadline
 from fencelog.types import Buffer, TopicId, TopicPartition
 from fencelog.wire.batch import HEADER_BYTES
@@ -224,6 +224,8 @@ class StateSynchronizer(Generic[S]):
             except RequestError as error:
                 if after(error.code, RETRIABLE) is not Answer.READ_ON:
                     raise
+                if error.code is ErrorCode.UNKNOWN_TOPIC_ID:
+                    await self._check_topic(deadline)
                 await self._fetch(deadline)
                 if self._replica.revision == at:
                     # What is in the way is not committed yet, or the partition is away.
@@ -238,7 +240,7 @@ class StateSynchronizer(Generic[S]):
                 f"{self._bytes_max}, and nothing was sent; write less in one update, or raise it"
             )
         return await append_if_unchanged(
-            self._cluster, self._partition, batch, self._replica.revision, deadline
+            self._cluster, self._partition, batch, self.topic_id, self._replica.revision, deadline
         )
 
     async def _fetch(self, deadline: Deadline) -> None:
@@ -263,6 +265,11 @@ class StateSynchronizer(Generic[S]):
     async def _begin_at_start(self) -> None:
         starts = await Admin(self._cluster).offsets([self._partition], "earliest", "replicated")
         self._replica.begin(starts[self._partition])
+
+    async def _check_topic(self, deadline: Deadline) -> None:
+        view = await self._cluster.metadata([self._partition.topic], deadline)
+        if any(topic.topic_id != self.topic_id for topic in view.topics):
+            raise self._replaced("another topic has its name")
 
     def _replaced(self, why: str) -> SynchronizerError:
         return SynchronizerError(

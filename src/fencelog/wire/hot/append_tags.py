@@ -1,7 +1,8 @@
 """What fencelog's own clients and brokers add to Produce, in tagged fields that others skip.
 
-In the request, of a partition's batch: that its sender knows the ranges of a stream (R1), and a
-condition (R4). In the response: what follows for a batch that a sealed segment has refused (R2).
+In the request, of a partition's batch: that its sender knows the ranges of a stream (R1), a
+condition (R4), and the id of the topic that it means. In the response: what follows for a batch
+that a sealed segment has refused (R2).
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,14 @@ from struct import Struct
 from types import MappingProxyType
 from typing import NamedTuple
 
-from fencelog.types import Buffer
+from fencelog.types import Buffer, TopicId
 from fencelog.wire.primitives import Reader, write_length, write_uvarint
 
-_MEDIAN_HASH_TAG, _CONDITION_TAG = 10_000, 10_001
+_MEDIAN_HASH_TAG, _CONDITION_TAG, _TOPIC_ID_TAG = 10_000, 10_001, 10_002
 SEALED_TAG = 10_000
 _MEDIAN_HASH = Struct(">i")
 _CONDITION = Struct(">iq")
+_TOPIC_ID = Struct(">16s")
 _SEALED = Struct(">qi")
 _SUCCESSOR = Struct(">iqq")
 
@@ -36,6 +38,8 @@ class AppendTags(NamedTuple):
     batch's keys do not exceed, -1 where no record has a key; None: the sender does not."""
     condition: Revision | None = None
     """Append only if nothing was appended since."""
+    topic_id: TopicId | None = None
+    """The topic that is meant: another one may have its name by now. None: whichever has it."""
 
 
 NO_APPEND_TAGS = AppendTags()
@@ -70,6 +74,9 @@ def read_append_tags(reader: Reader) -> AppendTags:
             tags = tags._replace(median_hash=median_hash)
         elif number == _CONDITION_TAG:
             tags = tags._replace(condition=Revision(*field.unpack(_CONDITION)))
+        elif number == _TOPIC_ID_TAG:
+            (topic_id,) = field.unpack(_TOPIC_ID)
+            tags = tags._replace(topic_id=TopicId(topic_id))
     return tags
 
 
@@ -80,6 +87,8 @@ def write_append_tags(out: bytearray, tags: AppendTags) -> None:
         fields.append((_MEDIAN_HASH_TAG, _MEDIAN_HASH.pack(tags.median_hash)))
     if tags.condition is not None:
         fields.append((_CONDITION_TAG, _CONDITION.pack(*tags.condition)))
+    if tags.topic_id is not None:
+        fields.append((_TOPIC_ID_TAG, tags.topic_id))
     _write_tags(out, fields)
 
 

@@ -9,7 +9,7 @@ from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.streams.model import HASH_SPACE, SegmentState, with_state
 from fencelog.errors import ErrorCode
 from fencelog.node import Node
-from fencelog.types import Offset
+from fencelog.types import Offset, TopicId
 from fencelog.wire.batch import read_header
 from fencelog.wire.hot import AppendTags, PartitionResult, SealedSegment, Successor
 from tests.support.node import Peer, World, batch, until, visible
@@ -37,6 +37,26 @@ def put(node: Node, index: int, state: SegmentState, end: int = -1) -> Partition
     partition = node.broker.logs.get("s", index)
     assert partition is not None
     return partition
+
+
+@pytest.mark.parametrize("name", ["s", "t"])
+async def test_a_batch_for_a_topic_that_had_the_name_before_is_not_of_this_log(
+    world: World, name: str
+) -> None:  # R1, R4, E13
+    async with world.node() as node, Peer.of(node) as peer:
+        await create_stream(peer)
+        await peer.create_topic("t")
+        topic = node.broker.catalog.get(name)
+        assert topic is not None
+        records = batch("x", producer_id=7, epoch=0, sequence=3)
+        tags = BY_RANGES._replace(topic_id=TopicId(b"x" * 16))
+        refused = await peer.produce(name, records, tags=tags)
+        assert refused.error is ErrorCode.UNKNOWN_TOPIC_ID
+        assert "was deleted and created again" in (refused.error_message or "")
+        # The same producer may begin above it here: its sequences go on.
+        later = batch("y", producer_id=7, epoch=0, sequence=5)
+        ours = BY_RANGES._replace(topic_id=topic.topic_id)
+        assert (await peer.produce(name, later, tags=ours)).base_offset == 0
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
