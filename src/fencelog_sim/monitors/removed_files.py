@@ -23,22 +23,26 @@ class RemovedFiles:
 
     def problem(self, name: TopicPartition, segment: StreamSegment) -> str | None:
         """Return why the files of a segment may not go, as the metadata say from now on."""
-        logs, oracle, removed = self._logs(), self._oracle(name), segment.removed
-        partition = None if logs is None else logs.get(*name)
-        if partition is None or oracle is None or removed is None:
-            return "nobody leads it"
-        log = partition.log
+        oracle, removed = self._oracle(name), segment.removed
+        if oracle is None or removed is None:
+            return "it has no log"
         oracle.removed = removed
-        live = [each.owner.holder for each in log._state.owners if each.owner.is_live]
+        logs = self._logs()
+        if logs is None:  # the broker was killed while this was on its way
+            high_watermark, producers, owners = oracle.promised, [], []
+        else:
+            log = logs.find(name).log
+            high_watermark, producers = log.high_watermark, [*map(int, log._state.producers)]
+            owners = [each.owner.holder for each in log._state.owners if each.owner.is_live]
+        epoch = oracle.leader_epoch
         for what, is_so in (
-            (f"its log begins at {log.log_start_offset}", log.log_start_offset != segment.end),
-            (f"its log ends at {log.log_end_offset}", log.log_end_offset != removed.offset),
-            (f"it is committed up to {log.high_watermark}", log.high_watermark != removed.offset),
-            (f"the epoch of its last batch is {log.last_epoch}", log.last_epoch != removed[1]),
-            (f"{oracle.end} is on disk", oracle.end != removed.offset),
+            (f"its log begins at {oracle.log_start}", oracle.log_start != segment.end),
+            (f"its log ends at {oracle.end}", oracle.end != removed.offset),
+            (f"it is committed up to {high_watermark}", high_watermark != removed.offset),
+            (f"the epoch of its last batch is {epoch}", epoch != removed.leader_epoch),
             (f"transactions {list(oracle.ledger.open)} are open", bool(oracle.ledger.open)),
-            (f"producers {list(log._state.producers)} are known", bool(log._state.producers)),
-            (f"{live} own it", bool(live)),
+            (f"producers {producers} are known", bool(producers)),
+            (f"{owners} own it", bool(owners)),
         ):
             if is_so:
                 return what

@@ -82,9 +82,11 @@ class Quiet:
         cluster = open_cluster(stage)
         partitions = [TopicPartition(NAME, number) for number in range(stage.scale.partitions)]
         try:
+            silence = Silence(stage, cluster, stage.random.choice(partitions))
+            await silence.prepare()
             await come_to_rest(stage, cluster, partitions)
             await transactions_end(stage, cluster)
-            await Silence(stage, cluster, stage.random.choice(partitions)).check()
+            await silence.check()
             await read_all(stage, cluster, await come_to_rest(stage, cluster, partitions))
         finally:
             await cluster.close()

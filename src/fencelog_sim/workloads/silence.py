@@ -58,6 +58,11 @@ class Silence:
         self._partition = partition
         self._number = 0
 
+    async def prepare(self) -> None:
+        """Use what connects brokers: a connection that has died in silence is noticed by that."""
+        if "," in self._stage.bootstrap:
+            await insist(self._stage, "a transaction", self._use_connections)
+
     async def check(self) -> None:
         """Raise LateError for the first thing that did not happen in time."""
         await self._empty_poll()
@@ -67,6 +72,13 @@ class Silence:
         await self._silent_member()
         if self._stage.scale.expiry_s:
             await self._expiry(self._stage.scale.expiry_s)
+
+    async def _use_connections(self) -> None:
+        writer = await self._writer(f"{self._partition.topic}-silent", 60_000)
+        try:
+            await self._write(writer, commits=True)
+        finally:
+            await writer.close()
 
     async def _empty_poll(self) -> None:
         """A fetch without records is answered when its time has passed, not before."""
