@@ -1,7 +1,7 @@
 """Brokers of a cluster as far as the metadata goes: over one simulated store, in virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any, cast
 
@@ -57,6 +57,9 @@ class NoLogs:
         raise NotLeaderError(f"{name} is not open")
 
     def reconfigure(self, name: TopicPartition, config: LogConfig) -> None:
+        """Nothing."""
+
+    def withdraw(self, names: Iterable[TopicPartition]) -> None:
         """Nothing."""
 
 

@@ -40,8 +40,11 @@ class ClusterFeed:
 
     def _changed(self, changed: Changed) -> None:
         for name in changed.topics:
-            stored = self._state.topics.get(name)
-            self._catalog.apply(name, None if stored is None else stored.topic)
+            stored, before = self._state.topics.get(name), self._catalog.get(name)
+            topic = None if stored is None else stored.topic
+            if before is not None and (topic is None or topic.topic_id != before.topic_id):
+                self._logs.withdraw(before.partition_names)
+            self._catalog.apply(name, topic)
         for scope in changed.settings:
             self._settings.apply(scope, self._state.settings.get(scope, {}))
         if changed.settings:

@@ -8,6 +8,7 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
+    Iterable,
     Mapping,
     Sequence,
 )
@@ -274,9 +275,9 @@ class LogManager:
             return opened
 
     async def remove_files(self, replica: Replica) -> Partition:
-        """Open a segment anew with its seal alone; its files are removed. Raises as ``truncate``.
+        """Open a segment anew with its seal alone; its files are removed.
 
-        The metadata say so already: the next start does it, if this one does not.
+        The metadata say so already: the next start does it, if this one cannot.
         """
         async with self._reopening(replica.name) as partition:
             if partition is not None:
@@ -327,6 +328,11 @@ class LogManager:
     async def obstacles(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         """Return why some of these new partitions would reuse files of no topic (D3)."""
         return await obstacles(self._disk, self._directory, names)
+
+    def withdraw(self, names: Iterable[TopicPartition]) -> None:
+        """Let no request find partitions of a deleted topic, whose name another may have now."""
+        for name in names:
+            self._led.pop(name, None)
 
     async def remove(self, deleted: Mapping[TopicPartition, TopicId]) -> None:
         """Close deleted topics' partitions and remove them durably; files go in the background."""
