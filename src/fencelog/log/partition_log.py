@@ -73,7 +73,7 @@ class PartitionLog(LogView):
 
     Attributes:
         has_files: False for a segment of a stream whose files are removed: only its seal is left.
-        is_finished: nothing follows, for ever: markers and owners are not recorded any more.
+        is_finished: nothing follows: no marker, because none has a transaction to end, no owner.
     """
 
     __slots__ = (
@@ -84,6 +84,7 @@ class PartitionLog(LogView):
         "_guards",
         "_log_append_time",
         "_refusal",
+        "_refused",
         "_unflushed",
         "config",
         "has_files",
@@ -133,27 +134,33 @@ class PartitionLog(LogView):
         epoch, newest = header.leader_epoch, header.max_timestamp
         state.replay(header, header.base_offset, epoch, newest, Seal())
         log = cls(state, epoch)
-        log.has_files, log.is_finished = False, True
-        log.accept_appends()
+        log.has_files = False
+        log.go_on()
         return log
 
     def finish(self) -> bool:
         """Let nothing follow in a sealed log that may lose its files; False if it may not (R2).
 
-        All of its records are deleted, and what it has is committed; no producer is known, so a
-        sequence that is sent again cannot be missed (E4), no transaction is open, and nobody owns
-        it. A later leadership takes it back.
+        Its records are deleted, and the rest is committed; no producer is known whose sequence may
+        come again (E4), no transaction is open, nobody owns it. ``go_on`` takes it back, and so
+        does a later leadership.
         """
         state = self._state
-        self.is_finished = (
-            self._following is None
+        if (
+            self._refusal is None
             and self.is_emptied
             and self.last_stable_offset == state.log_end
             and not state.producers
             and not any(each.owner.is_live for each in state.owners)
-        )
-        self.accept_appends()
+        ):
+            self.is_finished = True
+            self._refuse(None)
         return self.is_finished
+
+    def go_on(self) -> None:
+        """Take ``finish`` back, unless the files are gone."""
+        self.is_finished = not self.has_files
+        self._refuse(self._refused)
 
     # Offsets
 
@@ -234,18 +241,16 @@ class PartitionLog(LogView):
         """Append under this epoch from now on; verifications of an earlier one are void (E14)."""
         assert leader_epoch >= self.last_epoch, (leader_epoch, self.last_epoch)
         self.leader_epoch, self._guards, self._following = leader_epoch, Guards(), None
-        self._begin_role()
+        self.accept_appends()
+        self.go_on()
 
     def follow(self, leader_epoch: LeaderEpoch) -> None:
         """Append nothing but the batches of the leader of this epoch from now on."""
         problem = f"another broker leads it in leader epoch {leader_epoch}"
         self._following = Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, problem)
         self.leader_epoch, self._guards = leader_epoch, Guards()
-        self._begin_role()
-
-    def _begin_role(self) -> None:
-        self.is_finished = not self.has_files
         self.accept_appends()
+        self.go_on()
 
     def append_replicated(self, batch: memoryview, header: BatchHeader) -> Appended | Rejected:
         """Store a batch of the leader as it is, on a follower; the caller has checked its CRC (D3).
@@ -260,11 +265,14 @@ class PartitionLog(LogView):
         return self._appender.append_replicated(self.leader_epoch, batch, header)
 
     def end_of_epoch(self, epoch: int) -> EpochStart | None:
-        """Return the newest epoch up to this one and its end offset; None: unknown epoch (F7)."""
+        """Return the newest epoch up to this one and its end offset; None: unknown epoch (F7).
+
+        Without files no epoch ends before the log: who misses the last ones is to cut nothing.
+        """
         if not 0 <= epoch <= self.leader_epoch:
             return None
         end = self.log_end_offset
-        is_own = epoch == self.leader_epoch
+        is_own = epoch == self.leader_epoch or not self.has_files
         return EpochStart(epoch, end) if is_own else self._state.epochs.end_of(epoch, end)
 
     # Transactions
@@ -302,7 +310,7 @@ class PartitionLog(LogView):
         A finished log has nothing to end.
         """
         if self.is_finished:
-            return self._nothing
+            return Appended(self._state.log_end, self._state.log_end)
         return self._refusal or self._appender.append_markers(
             self.leader_epoch, markers, self._guards, now_ms
         )
@@ -314,15 +322,11 @@ class PartitionLog(LogView):
 
         A repeated one appends nothing and has the offsets of the first. Rejected with OWNER_FENCED
         where a later grant of the group is known, or the end of this one, and with POLICY_VIOLATION
-        where too many groups have owners. A finished log has nothing to own.
+        where too many groups have owners. Without files there is nothing to own.
         """
-        if self.is_finished:
-            return self._nothing
+        if not self.has_files:
+            return Appended(self._state.log_end, self._state.log_end)
         return self._refusal or self._appender.set_owner(self.leader_epoch, owner, now_ms)
-
-    @property
-    def _nothing(self) -> Appended:
-        return Appended(self._state.log_end, self._state.log_end)
 
     def keep_owners(self, log_start: Offset) -> Offset | Rejected:
         """Append copies of ownership records that the log would lose by this log start (D4).
@@ -399,6 +403,7 @@ class PartitionLog(LogView):
             self._refuse(self._following)
 
     def _refuse(self, refusal: Rejected | None) -> None:
+        self._refused = refusal
         self._append_refusal = refusal or refused_as_sealed(self._state.sealed_at)
         """Why no producer's batch is appended: also because of the seal."""
         self._refusal = _FINISHED if self.is_finished else refusal

@@ -7,7 +7,7 @@ import pytest
 from fencelog.errors import ErrorCode
 from fencelog.log.config import LogConfig
 from fencelog.log.partition_log import PartitionLog
-from fencelog.log.values import Appended, Isolation, ReadPlan, Rejected
+from fencelog.log.values import Appended, EpochStart, Isolation, ReadPlan, Rejected
 from fencelog.types import LeaderEpoch, Offset
 from fencelog.wire.batch import read_header
 from fencelog.wire.control import last_seal
@@ -34,7 +34,9 @@ def test_a_log_that_nobody_needs_takes_nothing_more() -> None:  # R1
     partition = emptied()
     assert partition.log.finish()
     assert partition.mark(commit(30)) == NOTHING
-    assert partition.own(1, "g") == NOTHING
+    owned = partition.own(1, "g")
+    assert isinstance(owned, Rejected), "it is not recorded, so it is none"
+    assert owned.error is ErrorCode.SEGMENT_SEALED
     assert partition.log.keep_owners(Offset(3)) == 0
     assert not partition.log.roll_if_due(NOW_MS + 400 * DAY_MS)
     for refused in (partition.produce(7, 1, 3), partition.append(make_batch(), internal=True)):
@@ -91,7 +93,22 @@ def test_an_owner_that_has_ended_keeps_no_log() -> None:  # O9
     assert not partition.log.finish(), "the end is not committed"
     partition.flush()
     assert partition.log.finish()
-    assert partition.own(2, "g") == Appended(Offset(6), Offset(6))
+
+
+def test_a_log_that_takes_nothing_now_does_not_end() -> None:  # D2
+    partition = emptied()
+    partition.log.refuse_appends("no room")
+    assert not partition.log.finish()
+    assert isinstance(partition.own(1, "g"), Rejected), "it still has no room"
+    partition.log.accept_appends()
+    assert partition.log.finish()
+    partition.log.refuse_appends("no room")
+    partition.log.go_on()
+    refused = partition.own(1, "g")
+    assert isinstance(refused, Rejected)
+    assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
+    partition.log.accept_appends()
+    assert partition.own(1, "g") == Appended(Offset(4), Offset(5))
 
 
 def test_a_later_leadership_takes_it_back() -> None:  # F8
@@ -138,6 +155,8 @@ def test_roles_change_nothing_of_it() -> None:  # F7
     assert log.set_owner(owner(1), now_ms=0) == Appended(Offset(6), Offset(6))
     assert log.append_markers([commit(30)], now_ms=0) == Appended(Offset(6), Offset(6))
     assert log.log_end_offset == 6
-    end = log.end_of_epoch(3)
-    assert end is not None
-    assert (end.epoch, end.offset) == (2, 6), "a follower with all of it cuts nothing"
+    for epoch in (0, 2, 3, 5):
+        assert log.end_of_epoch(epoch) == EpochStart(epoch, Offset(6)), "nobody is to cut anything"
+    assert log.end_of_epoch(6) is None
+    log.go_on()
+    assert log.is_finished

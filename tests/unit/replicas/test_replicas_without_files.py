@@ -9,6 +9,7 @@ from fencelog.broker.metadata.cluster_state import PartitionKey
 from fencelog.coordination.streams.model import LogEnd, SegmentState, Stream
 from fencelog.coordination.streams.rules import created, emptied, removed, sealed, split
 from fencelog.errors import StorageError
+from fencelog.log.ownership import Owner
 from fencelog.log.values import Isolation
 from fencelog.types import LeaderEpoch, NodeId, Offset
 from fencelog.wire.control import Seal, last_seal, read_control
@@ -20,16 +21,18 @@ from tests.unit.replicas.test_replica_manager import Cluster, running
 pytestmark = pytest.mark.slow  # brokers that wait for each other
 
 
-def give_up(cluster: Cluster, end: int, nodes: Iterable[int] = (1, 2, 3)) -> None:
+def give_up(
+    cluster: Cluster, end: int, nodes: Iterable[int] = (1, 2, 3), *, epoch: int = 0
+) -> None:
     """Let the metadata say that segment 0 has no files, and these nodes know it."""
-    seal = bytes(last_seal(Offset(1), Offset(end), LeaderEpoch(0)))
+    seal = bytes(last_seal(Offset(1), Offset(end), LeaderEpoch(epoch)))
     for node in nodes:
         cluster.hosts[NodeId(node)].seals[key()] = seal
     stream = created(1)
     assert isinstance(stream, Stream)
     resized = split(stream, 0)
     assert isinstance(resized, Stream)
-    log_end = LogEnd(Offset(end), LeaderEpoch(0))
+    log_end = LogEnd(Offset(end), LeaderEpoch(epoch))
     gone = removed(emptied(sealed(resized, 0, Offset(1)), 0), 0, log_end)
     assert gone.segments[0].state is SegmentState.DELETED
     topic = Topic(name="t", topic_id=TOPIC, partitions=3, settings={}, stream=gone)
@@ -97,6 +100,29 @@ async def test_a_follower_that_hears_of_it_late_changes_nothing_of_the_leader() 
         await until(lambda: are_without_files(cluster))
         assert not any(host.cuts for host in cluster.hosts.values())
         assert cluster.state().isr == (1, 2, 3)
+
+
+@scenario
+async def test_a_follower_that_missed_the_last_epochs_waits_until_it_hears_of_it() -> None:  # F7
+    async with running() as cluster:
+        await sealed_and_empty(cluster)
+        late = cluster.nodes[3].session
+        late.lateness = lambda: 5.0
+        cluster.lead(2, isr=(NodeId(1), NodeId(2)))
+        await until(lambda: cluster.leads(2, 1))
+        for is_live in (True, False):
+            owner = Owner("g", 5, "session", None, "holder", is_live=is_live)
+            cluster.partition(2).set_owner(owner, now_ms=NOW_MS)
+        await until(lambda: cluster.partition(1).log.high_watermark == 4)
+        give_up(cluster, 4, (1, 2), epoch=1)
+        await until(lambda: are_without_files(cluster, (1, 2)))
+        behind = cluster.nodes[3].manager._replicas[key()]
+        await until(lambda: behind.leader_epoch == 1)
+        assert cluster.partition(3).log.log_end_offset == 2
+        give_up(cluster, 4, (3,), epoch=1)
+        await until(lambda: are_without_files(cluster))
+        await until(lambda: cluster.state().isr == (1, 2, 3))
+        assert not cluster.hosts[NodeId(3)].cuts
 
 
 @scenario

@@ -8,7 +8,7 @@ end the leader stores that retention has removed a segment's records, and that i
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
 
@@ -18,7 +18,7 @@ from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.streams.model import NO_END, LogEnd, SegmentState, Stream
 from fencelog.coordination.streams.rules import unsealed
-from fencelog.errors import FencelogError
+from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.log.values import Rejected
 from fencelog.ports import WallClock
 from fencelog.types import Instant, TopicId, TopicPartition
@@ -81,7 +81,12 @@ class StreamSealer:
                     log.info("stream %s: segments %s have no records any more", topic.name, emptied)
                 elif may_go := self._without_use(topic.topic_id, topic.stream):
                     ends = partial(self._end_of, topic.topic_id)
-                    gone = await self._streams.files_removed(topic.topic_id, may_go, ends)
+                    try:
+                        gone = await self._streams.files_removed(topic.topic_id, may_go, ends)
+                    except RequestError as error:
+                        if error.code is not ErrorCode.REQUEST_TIMED_OUT:  # else it may be stored
+                            self._go_on(topic.topic_id, may_go)
+                        raise
                     log.info("stream %s: the files of segments %s are removed", topic.name, gone)
             except FencelogError as error:
                 log.warning(
@@ -107,6 +112,12 @@ class StreamSealer:
             and self._end_of(topic_id, segment.index) is not None
         )
         return list(islice(found, FILES_REMOVED_MAX))
+
+    def _go_on(self, topic_id: TopicId, indexes: Iterable[int]) -> None:
+        """Nothing is stored: owners are recorded again."""
+        for index in indexes:
+            if (partition := self._find_led(topic_id, index)) is not None:
+                partition.log.go_on()
 
     def _end_of(self, topic_id: TopicId, index: int) -> LogEnd | None:
         """Let a log end for good that is led here; None: something of it is still needed."""

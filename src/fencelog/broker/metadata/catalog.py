@@ -75,6 +75,11 @@ class Topic:
         segments = () if self.stream is None else self.stream.segments
         return frozenset(each.index for each in segments if each.removed is not None)
 
+    def is_without_files(self, index: int) -> bool:
+        """Whether a segment's files are removed, or are about to be."""
+        segment = None if self.stream is None else self.stream.get(index)
+        return segment is not None and segment.removed is not None
+
     def seal_of(self, index: int) -> bytes | None:
         """Return all that is left of a segment whose files are removed; None: it has files."""
         segment = None if self.stream is None else self.stream.get(index)

@@ -31,14 +31,7 @@ from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.opening import Replica
 from fencelog.broker.partitions.partition import Partition
 from fencelog.coordination.streams.model import Stream
-from fencelog.errors import (
-    CorruptionError,
-    ErrorCode,
-    ExhaustedError,
-    NotLeaderError,
-    RequestError,
-    StorageError,
-)
+from fencelog.errors import ErrorCode, ExhaustedError, NotLeaderError, RequestError, StorageError
 from fencelog.log.config import LogConfig
 from fencelog.ports import Random
 from fencelog.types import NodeId, TopicId, TopicPartition
@@ -325,10 +318,7 @@ class Controller:
         for index in sorted(changed.without_files - topic.without_files):
             config = changed.log_config(self._settings.topic_defaults)
             replica = _replica(changed, TopicPartition(name, index), config, exists=True)
-            try:
-                await self._logs.remove_files(replica)
-            except (CorruptionError, StorageError) as error:
-                log.error("%s is offline: its files could not be removed: %s", replica.name, error)  # noqa: TRY400
+            await self._logs.remove_files(replica)
         return changed, problems.get(name)
 
     async def open_partitions(self, topic_id: TopicId, indexes: Collection[int]) -> bool:

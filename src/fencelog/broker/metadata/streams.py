@@ -154,7 +154,7 @@ class Streams:
         """Store that the files of deleted segments go; return of which.
 
         ``end_of`` returns where the log of a segment that is led here has ended for good, None
-        where it has not. Nothing is stored once another broker leads one of them. Raises
+        where it has not. Nothing is stored once another broker leads one that has. Raises
         RequestError.
         """
         found: list[int] = []
@@ -166,7 +166,7 @@ class Streams:
                 stream = stream if end is None else rules.removed(stream, index, end)
             return stream
 
-        await self._change(topic_id, removed, led=indexes)
+        await self._change(topic_id, removed, led=found)
         return found
 
     async def _change(

@@ -64,13 +64,17 @@ async def open_files(
 ) -> tuple[PartitionStore | SealStore, PartitionLog]:
     """Open what there is of a partition, or create it. Raises CorruptionError and StorageError.
 
-    Files of a segment that is to have none are removed, which a crash may have prevented.
+    Files of a segment that is to have none are removed, or stay for the next start: its seal needs
+    none.
     """
     name, (durability, writeback) = replica.name, shared
     if replica.seal is not None:
-        if replica.exists:
-            await check_topic_id(disk, directory.path_of(name), replica.topic_id)
-            await directory.remove_partitions({name: replica.topic_id})
+        try:
+            if replica.exists:
+                await check_topic_id(disk, directory.path_of(name), replica.topic_id)
+                await directory.remove_partitions({name: replica.topic_id})
+        except (CorruptionError, StorageError) as error:
+            log.error("%s: the files of a deleted segment stay: %s", name, error)  # noqa: TRY400
         seal_log = PartitionLog.of_seal(replica.config, replica.seal)
         return SealStore(replica.seal, seal_log), seal_log
     if replica.is_always_synced:

@@ -48,8 +48,8 @@ class OwnerChecks:
     def reconfigure(self, config: LogConfig) -> None:
         """Apply the topic's new settings."""
         self._config = config
-        # Of a finished log nothing but the seal is read, and whose it was is not recorded any more.
-        self.guards_reads = config.ownership_read == "required" and not self._log.is_finished
+        # Without files nothing but the seal is read, and whose it is is not recorded any more.
+        self.guards_reads = config.ownership_read == "required" and self._log.has_files
         owner = self._log.owner(None)
         self.guards_writes = config.ownership == "required" or (
             config.ownership == "if-owned" and owner is not None

@@ -104,7 +104,7 @@ class OpenLogs:
     def is_without_files(self, key: Key) -> bool:
         """Whether the files of a segment are removed, or are to be."""
         topic = self._catalog.by_id(TopicId(key[0]))
-        return topic is not None and key[1] in topic.without_files
+        return topic is not None and topic.is_without_files(key[1])
 
     async def remove_files(self, key: Key, name: TopicPartition) -> Partition:
         """Open such a segment anew with its seal alone; its files are removed."""

@@ -36,6 +36,8 @@ from fencelog.wire.records import Record, read_records
 S = TypeVar("S")
 R = TypeVar("R")
 FETCH_BYTES_MAX = 4 << 20
+VIEWS_OF_A_TOPIC = 4
+"""How often metadata must show another topic, from one look to a later one."""
 Update = Callable[[S], Sequence[object] | None]
 """From the state to updates, which are JSON values; None or nothing: nothing is to be changed."""
 
@@ -267,9 +269,14 @@ class StateSynchronizer(Generic[S]):
         self._replica.begin(starts[self._partition])
 
     async def _check_topic(self, deadline: Deadline) -> None:
-        view = await self._cluster.metadata([self._partition.topic], deadline)
-        if any(topic.topic_id != self.topic_id for topic in view.topics):
-            raise self._replaced("another topic has its name")
+        """Raise SynchronizerError if the topic is another one, not only to a broker that lags."""
+        backoff = Backoff()
+        for _ in range(VIEWS_OF_A_TOPIC):
+            view = await self._cluster.metadata([self._partition.topic], deadline)
+            if all(topic.topic_id == self.topic_id for topic in view.topics):
+                return
+            await backoff.wait(deadline)
+        raise self._replaced("another topic has its name")
 
     def _replaced(self, why: str) -> SynchronizerError:
         return SynchronizerError(

@@ -5,20 +5,21 @@ from dataclasses import replace
 import pytest
 
 from fencelog.adapters.system_clock import SystemClock
-from fencelog.broker.metadata.streams import Streams
+from fencelog.broker.metadata.controller import Controller, TopicChange
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.partitions.reading import Fetched
 from fencelog.broker.replicas.logs import OpenLogs
 from fencelog.coordination.streams.model import HASH_SPACE, LogEnd
-from fencelog.errors import ErrorCode, RequestError, StorageError
+from fencelog.errors import ErrorCode, ExhaustedError, RequestError, StorageError
 from fencelog.log.ownership import Owner
 from fencelog.log.producers import PRODUCER_EXPIRATION_MS
-from fencelog.log.values import Appended, Isolation, MarkerToWrite
+from fencelog.log.values import Appended, Isolation, MarkerToWrite, Rejected
 from fencelog.node import Node
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.topic_id import write_topic_id
 from fencelog.types import (
     CoordinatorEpoch,
+    LeaderEpoch,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -91,7 +92,7 @@ async def test_files_stay_while_a_producer_may_send_again_what_they_have(world: 
         assert (again.error, again.base_offset) == (ErrorCode.NONE, 2), "a duplicate (E4)"
         expire(node)
         await node.broker.stream_sealer.record_emptied()
-        assert removed(node) == LogEnd(Offset(4), 0)
+        assert removed(node) == LogEnd(Offset(4), LeaderEpoch(0))
         await until(lambda: not files(world), "its files are removed")
         assert node.logs.offline() == {}
 
@@ -162,7 +163,7 @@ async def test_files_stay_while_somebody_owns_the_segment(world: World) -> None:
         end = segment(node).log.log_end_offset
         await segment(node).committed(end)
         await node.broker.stream_sealer.record_emptied()
-        assert removed(node) == LogEnd(end, 0)
+        assert removed(node) == LogEnd(end, LeaderEpoch(0))
         assert segment(node).log.high_watermark == end > 4, "it does not go back (F8)"
 
 
@@ -178,17 +179,22 @@ async def test_a_start_finds_the_seal_in_the_metadata(world: World, crash: bool)
         assert not files(world)
 
 
-async def test_a_crash_before_the_files_are_removed_lets_the_next_start_do_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [StorageError, ExhaustedError])
+async def test_a_disk_that_keeps_the_files_disturbs_nobody_and_the_next_start_removes_them(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: type[StorageError]
 ) -> None:
+    async def broken(*_: object) -> None:
+        raise error("the disk is away")
+
     async with world.node(crash=True) as node, Peer.of(node) as peer:
         await emptied(node, peer)
         expire(node)
         with monkeypatch.context() as patched:
             patched.setattr(DataDirectory, "remove_partitions", broken)
             await node.broker.stream_sealer.record_emptied()
-        assert removed(node) == LogEnd(Offset(4), 0)
-        assert [tuple(each) for each in node.logs.offline()] == [("s", 0)]
+        assert removed(node) == LogEnd(Offset(4), LeaderEpoch(0))
+        assert node.logs.offline() == {}
+        assert (await write(peer, 3)).error is ErrorCode.SEGMENT_SEALED
         assert files(world) == ["s-0"]
     async with world.node() as node:
         assert node.logs.offline() == {}
@@ -196,19 +202,18 @@ async def test_a_crash_before_the_files_are_removed_lets_the_next_start_do_it(
         await until(lambda: not files(world), "its files are removed")
 
 
-async def broken(*_: object) -> None:
-    raise StorageError("the disk is away")
-
-
-async def test_files_that_belong_to_another_topic_are_left_alone(world: World) -> None:  # D3
+async def test_files_that_belong_to_another_topic_are_left_alone(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:  # D3
     async with world.node() as node, Peer.of(node) as peer:
         await without_files(node, peer)
         await until(lambda: not files(world), "its files are removed")
     await world.disk.make_directory("s-0")
     await write_topic_id(world.disk, "s-0", TopicId(b"x" * 16))
     async with world.node() as node:
-        (reason,) = node.logs.offline().values()
-        assert "the topic id is" in str(reason)
+        assert node.logs.offline() == {}
+        assert not segment(node).log.has_files
+        assert "the files of a deleted segment stay: s-0/partition.metadata" in caplog.text
         assert files(world) == ["s-0"]
 
 
@@ -251,15 +256,49 @@ async def test_nothing_is_removed_where_the_metadata_could_not_say_so(
         await emptied(node, peer)
         expire(node)
 
-        async def fail(*_: object) -> None:
+        async def fail(_: object, name: str, change: TopicChange, **how: object) -> None:
+            del how
+            topic = node.broker.catalog.get(name)
+            assert topic is not None
+            change(topic)
             raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "the store is away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(Streams, "files_removed", fail)
+            patched.setattr(Controller, "change_topic", fail)
             await node.broker.stream_sealer.record_emptied()
         assert segment(node).log.has_files
+        end = segment(node).log.log_end_offset
+        for is_live in (True, False):
+            live(node, is_live=is_live)
+        assert segment(node).log.log_end_offset == end + 2, "owners are recorded again"
+        await segment(node).committed(Offset(end + 2))
         await node.broker.stream_sealer.record_emptied()
         assert not segment(node).log.has_files
+
+
+async def test_who_would_own_a_segment_whose_files_go_waits_for_that(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:  # O9
+    async with world.node() as node, Peer.of(node) as peer:
+        await emptied(node, peer)
+        expire(node)
+
+        async def in_doubt(_: object, name: str, change: TopicChange, **how: object) -> None:
+            del how
+            topic = node.broker.catalog.get(name)
+            assert topic is not None
+            change(topic)
+            raise RequestError(ErrorCode.REQUEST_TIMED_OUT, "it may be stored or not")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Controller, "change_topic", in_doubt)
+            await node.broker.stream_sealer.record_emptied()
+        owner = Owner("g", 5, "session", None, "holder", is_live=True)
+        refused = segment(node).set_owner(owner, now_ms=0)
+        assert isinstance(refused, Rejected), "a grant that is not recorded is none"
+        await node.broker.stream_sealer.record_emptied()
+        end = segment(node).log.log_end_offset
+        assert segment(node).set_owner(owner, now_ms=0) == Appended(end, end)
 
 
 async def test_only_fifty_go_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
