@@ -219,6 +219,9 @@ class Host:
         other = self.hosts[leader]
         if not (other.is_up and self.is_up):
             raise RequestError(ErrorCode.NETWORK_EXCEPTION, "connection refused")
+        kept = [each for each in self.wires if each._leader is other and not each.closed_by]
+        if kept:
+            return kept[-1]  # as for brokers: one that is open is used again
         stream = other.serving.open(self.node, f"life of {self.node}", _responses())
         self.wires.append(Wire(stream, other))
         return self.wires[-1]

@@ -41,6 +41,27 @@ async def test_what_comes_later_follows_at_once() -> None:
 
 
 @scenario
+async def test_a_stream_that_begins_where_one_has_ended_gets_its_own_answers() -> None:  # F2
+    async with running(2, partitions=2) as (leader, follower):
+        leader.lead(1, index=1)
+        follower.follow(1, 1, 1)
+        await until(lambda: leader.led.get(key(1)).progress.has_heard(2))
+        await until(lambda: bool(follower.wires[0]._waiting))
+        # The last partition is followed no more; another one is at once.
+        follower.forget(key(1))
+        ended = follower.tasks.pop()
+        ended.cancel()
+        await asyncio.wait([ended])
+        follower.fetchers.clear()
+        follower.follow(1, 1)
+        await until(lambda: any(request.positions for request in follower.wires[-1].requests))
+        leader.lead(1)
+        leader.produce(b"x")
+        await until(lambda: follower.partition().log.high_watermark == 1)
+        assert len(follower.wires) == 2, "what was asked over the first is answered to nobody"
+
+
+@scenario
 async def test_idle_partitions_are_in_no_request() -> None:
     async with running(2, partitions=200) as (leader, follower):
         for index in range(200):

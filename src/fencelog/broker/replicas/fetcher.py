@@ -186,6 +186,9 @@ class Fetcher:
             raise
         finally:
             silence.close()
+            # The connection is the session: an answer that comes late is for these positions, and
+            # the next fetcher, which does not know of it, would miss what it tells.
+            connection.close("the replica fetches over it have ended")
 
     def _may_ask(self) -> bool:
         if len(self._answers) > 1 or not self._followed:
