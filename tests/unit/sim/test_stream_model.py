@@ -7,13 +7,20 @@ import pytest
 
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX
 from fencelog.coordination.streams import rules
-from fencelog.coordination.streams.model import SegmentState, Stream, with_state
+from fencelog.coordination.streams.model import (
+    LogEnd,
+    SegmentState,
+    Stream,
+    StreamSegment,
+    with_state,
+)
 from fencelog.ports import MetadataChange
-from fencelog.types import Offset, TopicPartition
+from fencelog.types import LeaderEpoch, Offset, TopicPartition
 from fencelog_sim.monitors.stream_model import StreamModel
 
 ID = "00" * 16
 SEAL = Offset(7)
+END = LogEnd(Offset(9), LeaderEpoch(1))
 
 
 def problems(*streams: Stream, seals: Sequence[int] = (0, 1), topic_id: str = ID) -> list[str]:
@@ -22,7 +29,11 @@ def problems(*streams: Stream, seals: Sequence[int] = (0, 1), topic_id: str = ID
     def seal_problem(name: TopicPartition, offset: int) -> str | None:
         return None if name.partition in seals and offset == SEAL else "no seal"
 
-    model = StreamModel(seal_problem)
+    def removal_problem(name: TopicPartition, segment: StreamSegment) -> str | None:
+        assert segment.removed is not None
+        return None if segment.removed.offset == END.offset else f"{name} ends elsewhere"
+
+    model = StreamModel(seal_problem, removal_problem)
     return [
         problem for stream in streams for problem in model.take([change(stream, topic_id=topic_id)])
     ]
@@ -99,6 +110,17 @@ def test_ranges_that_leave_a_gap_are_reported() -> None:  # R1
 
 
 def test_another_topic_of_the_name_is_another_stream() -> None:
-    model = StreamModel(lambda name, offset: None)
+    model = StreamModel(lambda name, offset: None, lambda name, segment: None)
     assert list(model.take([change(splitting())])) == []
     assert list(model.take([change(new(), topic_id="11" * 16)])) == []
+
+
+def test_files_are_given_up_once_where_the_log_has_ended() -> None:  # R1
+    deleted = rules.emptied(rules.sealed(splitting(), 0, SEAL), 0)
+    gone = rules.removed(deleted, 0, END)
+    assert problems(deleted, gone, gone) == []
+    early = rules.removed(deleted, 0, LogEnd(Offset(8), LeaderEpoch(1)))
+    what = "s: segment 0 is without files from LogEnd(offset={}, leader_epoch=1): {} (R1)"
+    assert problems(deleted, early) == [what.format(8, "s-0 ends elsewhere")]
+    again = "its log has ended at LogEnd(offset=8, leader_epoch=1)"
+    assert problems(early, gone) == [what.format(9, again)]
