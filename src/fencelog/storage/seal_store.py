@@ -15,6 +15,7 @@ class SealStore:
     """The one batch of a log of ``PartitionLog.of_seal``."""
 
     failure: str | None = None
+    truncated: str | None = None
     must_sync = False
     clean_stop: CleanStop | None = None
     is_rebuilt = False

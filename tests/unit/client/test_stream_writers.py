@@ -127,11 +127,8 @@ async def test_what_a_sealed_segment_has_counts_as_stored_and_the_rest_begins_an
     await writer.sender.close()
 
 
-@story
-async def test_a_batch_in_doubt_is_not_written_again_where_its_segment_has_forgotten_it() -> None:
-    # R2
-    world = World()
-    writer = await Writer.open(world)
+async def in_doubt_where_forgotten(world: World, writer: Writer) -> None:
+    """The second of two batches is in doubt, and its sealed segment has forgotten the producer."""
     await writer.queue(LOW)
     await writer.sender.flush()
     world.is_prompt = False
@@ -143,6 +140,14 @@ async def test_a_batch_in_doubt_is_not_written_again_where_its_segment_has_forgo
     world.logs[0].last.clear()
     world.logs[0].recent.clear()
     world.is_prompt = True
+
+
+@story
+async def test_a_batch_in_doubt_is_not_written_again_where_its_segment_has_forgotten_it() -> None:
+    # R2
+    world = World()
+    writer = await Writer.open(world)
+    await in_doubt_where_forgotten(world, writer)
     with pytest.raises(RequestError, match="whether these were stored before is not known") as told:
         await writer.sender.flush()
     assert told.value.code is ErrorCode.UNKNOWN_PRODUCER_ID
@@ -154,17 +159,7 @@ async def test_a_transaction_that_its_sealed_segment_has_no_more_is_over() -> No
     world = World()
     writer = await Writer.open(world, ProducerOptions(transactional_id="x"))
     await writer.sender.begin()
-    await writer.queue(LOW)
-    await writer.sender.flush()
-    world.is_prompt = False
-    await writer.queue(LOW)
-    await steps()
-    assert world.arrive(is_answered=False)
-    world.line.close()
-    world.split(0)
-    world.logs[0].last.clear()
-    world.logs[0].recent.clear()
-    world.is_prompt = True
+    await in_doubt_where_forgotten(world, writer)
     with pytest.raises(RequestError, match="no transaction of this producer is open") as told:
         await writer.sender.flush()
     assert told.value.code is ErrorCode.INVALID_TXN_STATE

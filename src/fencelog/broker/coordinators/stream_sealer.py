@@ -8,7 +8,7 @@ end the leader stores that retention has removed a segment's records, and that i
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
@@ -26,10 +26,10 @@ from fencelog.types import Instant, TopicId, TopicPartition
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-FILES_REMOVED_MAX = 50
-"""Segments whose files are removed by one write, which names each in a cluster."""
 RETRY_S_MAX = 10.0
 """A step that fails again and again is tried after twice as long each time, up to this."""
+FILES_REMOVED_MAX = 50
+"""Segments whose files are removed by one write, which names each in a cluster."""
 Key = tuple[TopicId, int]
 FindLed = Callable[[TopicId, int], Partition | None]
 """Returns an open partition that this broker leads, by its topic's id: names are used again."""
@@ -80,13 +80,7 @@ class StreamSealer:
                     await self._streams.segments_emptied(topic.topic_id, emptied)
                     log.info("stream %s: segments %s have no records any more", topic.name, emptied)
                 elif may_go := self._without_use(topic.topic_id, topic.stream):
-                    ends = partial(self._end_of, topic.topic_id)
-                    try:
-                        gone = await self._streams.files_removed(topic.topic_id, may_go, ends)
-                    except RequestError as error:
-                        if error.code is not ErrorCode.REQUEST_TIMED_OUT:  # else it may be stored
-                            self._go_on(topic.topic_id, may_go)
-                        raise
+                    gone = await self._give_up(topic.topic_id, may_go)
                     log.info("stream %s: the files of segments %s are removed", topic.name, gone)
             except FencelogError as error:
                 log.warning(
@@ -113,11 +107,17 @@ class StreamSealer:
         )
         return list(islice(found, FILES_REMOVED_MAX))
 
-    def _go_on(self, topic_id: TopicId, indexes: Iterable[int]) -> None:
-        """Nothing is stored: owners are recorded again."""
-        for index in indexes:
-            if (partition := self._find_led(topic_id, index)) is not None:
-                partition.log.go_on()
+    async def _give_up(self, topic_id: TopicId, indexes: Sequence[int]) -> list[int]:
+        """Store that files go; return of which. Where nothing is stored owners go on."""
+        try:
+            ends = partial(self._end_of, topic_id)
+            return await self._streams.files_removed(topic_id, indexes, ends)
+        except RequestError as error:
+            if error.code is not ErrorCode.REQUEST_TIMED_OUT:  # else it may be stored
+                for index in indexes:
+                    if (partition := self._find_led(topic_id, index)) is not None:
+                        partition.log.go_on()
+            raise
 
     def _end_of(self, topic_id: TopicId, index: int) -> LogEnd | None:
         """Let a log end for good that is led here; None: something of it is still needed."""

@@ -45,7 +45,6 @@ from fencelog.storage.checkpointer import Begin
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
 from fencelog.storage.newer_epoch import newer_epoch
-from fencelog.storage.seal_store import SealStore
 from fencelog.storage.topic_id import read_topic_id
 from fencelog.storage.writeback import Writeback
 from fencelog.types import (
@@ -198,9 +197,9 @@ class LogManager:
             self._replicas[name] = replica
         shared = self._durability, self._writeback
         store, partition_log = await open_files(self._disk, directory, replica, how, shared)
-        if isinstance(store, SealStore):
+        if replica.seal is not None and replica.exists:
             self.delete_files()
-        elif store.truncated is not None:
+        if store.truncated is not None:
             log.warning("%s: recovery truncated the log. %s", name, store.truncated)
         partition = Partition(
             name,

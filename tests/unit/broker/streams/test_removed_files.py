@@ -1,5 +1,6 @@
 """Segments that retention has emptied keep an entry in the metadata, and no files (R1)."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -249,6 +250,19 @@ async def test_offsets_of_what_has_no_files_are_not_stored(world: World) -> None
     assert [line for line in content.splitlines() if line.startswith("s ")] == ["s 1 0", "s 2 0"]
 
 
+def refusing(node: Node, code: ErrorCode) -> Callable[..., Awaitable[None]]:
+    """A change of a topic that is decided, and then fails."""
+
+    async def change_topic(_: object, name: str, change: TopicChange, **how: object) -> None:
+        del how
+        topic = node.broker.catalog.get(name)
+        assert topic is not None
+        change(topic)
+        raise RequestError(code, "the store is away")
+
+    return change_topic
+
+
 async def test_nothing_is_removed_where_the_metadata_could_not_say_so(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,15 +270,10 @@ async def test_nothing_is_removed_where_the_metadata_could_not_say_so(
         await emptied(node, peer)
         expire(node)
 
-        async def fail(_: object, name: str, change: TopicChange, **how: object) -> None:
-            del how
-            topic = node.broker.catalog.get(name)
-            assert topic is not None
-            change(topic)
-            raise RequestError(ErrorCode.KAFKA_STORAGE_ERROR, "the store is away")
-
         with monkeypatch.context() as patched:
-            patched.setattr(Controller, "change_topic", fail)
+            patched.setattr(
+                Controller, "change_topic", refusing(node, ErrorCode.KAFKA_STORAGE_ERROR)
+            )
             await node.broker.stream_sealer.record_emptied()
         assert segment(node).log.has_files
         end = segment(node).log.log_end_offset
@@ -283,15 +292,8 @@ async def test_who_would_own_a_segment_whose_files_go_waits_for_that(
         await emptied(node, peer)
         expire(node)
 
-        async def in_doubt(_: object, name: str, change: TopicChange, **how: object) -> None:
-            del how
-            topic = node.broker.catalog.get(name)
-            assert topic is not None
-            change(topic)
-            raise RequestError(ErrorCode.REQUEST_TIMED_OUT, "it may be stored or not")
-
         with monkeypatch.context() as patched:
-            patched.setattr(Controller, "change_topic", in_doubt)
+            patched.setattr(Controller, "change_topic", refusing(node, ErrorCode.REQUEST_TIMED_OUT))
             await node.broker.stream_sealer.record_emptied()
         owner = Owner("g", 5, "session", None, "holder", is_live=True)
         refused = segment(node).set_owner(owner, now_ms=0)
