@@ -336,10 +336,12 @@ class DirectoryLock:
             os.ftruncate(descriptors[1], 0)
             os.pwrite(descriptors[1], f"{os.getpid()}\n".encode("ascii"), 0)
         except BlockingIOError:
-            holder = os.pread(descriptors[1], 32, 0).decode("ascii", "replace").strip()
+            # Empty: the holder has not written its pid yet, or somebody removed the file it wrote.
+            pid = os.pread(descriptors[1], 32, 0).decode("ascii", "replace").strip()
             _close_all(descriptors)
             raise DirectoryInUseError(
-                f"data directory {directory} is in use by process {holder or 'unknown'}; "
+                f"data directory {directory} is in use by "
+                f"{f'process {pid}' if pid else 'another process'}; "
                 "stop that broker, or start this one with another --data-dir"
             ) from None
         except OSError as error:
