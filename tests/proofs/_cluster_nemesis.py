@@ -1,7 +1,7 @@
 """Faults of a cluster, drawn from a seed, in two rows side by side: processes and network.
 
 Those of the first row hit brokers, their disks, etcd and clients; those of the second cut hosts off
-from each other.
+from each other, or delay what they send.
 """
 
 import os
@@ -44,19 +44,20 @@ PROCESSES = {
     "stop clients": 2,
 }
 """How often each is drawn."""
-CUTS = {
+NETWORK = {
     "cut in halves": 3,
     "cut one way": 3,
     "cut in a ring": 2,
     "cut a broker from etcd": 3,
     "cut etcd's leader from etcd": 1,
+    "narrow a broker's link": 3,
 }
-FAULTS = {"process": PROCESSES, "network": CUTS}
+FAULTS = {"process": PROCESSES, "network": NETWORK}
 AWAY_S = (0.1, 5.0)
 BEYOND_S = (SESSION_S + 0.5, 2 * SESSION_S)
 LASTS_S = {
     **dict.fromkeys(PROCESSES, AWAY_S),
-    **dict.fromkeys(CUTS, (0.5, 3 * SESSION_S)),
+    **dict.fromkeys(NETWORK, (0.5, 3 * SESSION_S)),
     "pause a broker": (0.1, 2.0),
     "pause beyond the lease": BEYOND_S,
     "kill all of etcd": (0.1, 3 * SESSION_S),
@@ -99,7 +100,7 @@ class ClusterNemesis:
     """One for each broker."""
     etcd: Sequence[EtcdMember]
     network: Network | None
-    """Hosts b1… and e1…; without one nothing is cut."""
+    """Hosts b1… and e1…; without one nothing is cut or delayed."""
     crew: Crew
     seed: str
     diary: Recorder
@@ -117,7 +118,7 @@ class ClusterNemesis:
         rows = [threading.Thread(target=self._row, args=("process", seconds, gap_s, self._strike))]
         if self.network is not None:
             rows.append(
-                threading.Thread(target=self._row, args=("network", seconds, gap_s, self._divide))
+                threading.Thread(target=self._row, args=("network", seconds, gap_s, self._disturb))
             )
         for row in rows:
             row.start()
@@ -143,16 +144,23 @@ class ClusterNemesis:
 
     # --- network
 
-    def _divide(self, kind: str, lasts_s: float) -> None:
+    def _disturb(self, kind: str, lasts_s: float) -> None:
         assert self.network is not None
-        self.network.cut(self._ways(kind))
         try:
+            if kind == "narrow a broker's link":
+                self.network.narrow(self._cut.choice(self._broker_hosts))
+            else:
+                self.network.cut(self._ways(kind))
             self._over.wait(lasts_s)
         finally:
             self.network.heal()
 
+    @property
+    def _broker_hosts(self) -> list[str]:
+        return [f"b{number}" for number, _ in enumerate(self.brokers, 1)]
+
     def _ways(self, kind: str) -> list[tuple[str, str]]:
-        brokers = [f"b{number}" for number, _ in enumerate(self.brokers, 1)]
+        brokers = self._broker_hosts
         members = [f"e{number}" for number, _ in enumerate(self.etcd, 1)]
         match kind:
             case "cut in halves":

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from tests.support.closing import Closing
 from tests.support.etcd import Host
 from tests.support.waiting import wait_until
 
-TOOLS = ("ip", "nft", "unshare", "nsenter", "mount", "umount")
+TOOLS = ("ip", "tc", "nft", "unshare", "nsenter", "mount", "umount")
 APART = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 BRIDGE = "bridge0"
 HUB = "10.0.0.254/24"
@@ -33,9 +33,11 @@ table bridge cuts {
   }
 }
 """
-PROBE = """\
+NARROW = ("root", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "1s")
+"""A link on which what is sent at once waits for up to a second, and is lost beyond that."""
+PROBE = f"""\
 ip link add bridge0 type bridge && ip link add here type veth peer name there && nft -f - &&
-mount -t tmpfs -o size=1m disk /mnt
+tc qdisc add dev here {" ".join(NARROW)} && mount -t tmpfs -o size=1m disk /mnt
 """
 
 
@@ -58,6 +60,13 @@ def enter(module: str, arguments: Sequence[str]) -> NoReturn:
     os.execvp(command[0], command)
 
 
+class Frames(NamedTuple):
+    """What became of frames between hosts."""
+
+    dropped: int
+    delayed: int
+
+
 class Network(Closing):
     """Hosts on a bridge, in the namespaces of this process; cuts between any two, each way."""
 
@@ -65,6 +74,9 @@ class Network(Closing):
         """Make a host for each name."""
         self._holders: list[subprocess.Popen[bytes]] = []
         self.hosts: dict[str, Host] = {}
+        self._narrowed: list[tuple[Sequence[str], str]] = []
+        self.delayed = 0
+        """How many frames had to wait on a narrow link so far."""
         _run("ip", "link", "set", "lo", "up")
         _run("ip", "link", "add", BRIDGE, "type", "bridge")
         _run("ip", "address", "add", HUB, "dev", BRIDGE)
@@ -93,9 +105,20 @@ class Network(Closing):
         pairs = ", ".join(f'"{source}" . "{target}"' for source, target in ways)
         _run("nft", "-f", "-", said=f"add element bridge cuts cut {{ {pairs} }}\n")
 
+    def narrow(self, name: str) -> None:
+        """Delay what a host sends and what it is sent: more, the more there is of it."""
+        for link in ((), name), (self.hosts[name].within, "eth0"):
+            self._narrowed.append(link)
+            _run(*link[0], "tc", "qdisc", "add", "dev", link[1], *NARROW)
+
     def heal(self) -> None:
-        """Drop nothing any more."""
+        """Drop and delay nothing any more."""
         _run("nft", "flush", "set", "bridge", "cuts", "cut")
+        while self._narrowed:
+            within, device = self._narrowed.pop()
+            shown = _run(*within, "tc", "-json", "-statistics", "qdisc", "show", "dev", device)
+            self.delayed += json.loads(shown)[0]["overlimits"]
+            _run(*within, "tc", "qdisc", "delete", "dev", device, "root")
 
     @property
     def dropped(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tests.proofs._cluster_chapter import Chapter
+from tests.proofs._cluster_network import Frames
 from tests.proofs._report import head, packages, problem_lines
 
 PROSE = """\
@@ -13,19 +14,19 @@ In each chapter three brokers and an etcd of three members are started, each in 
 of its own, on a bridge; brokers keep their data on small file systems in memory. Topics have three
 replicas and `min.insync.replicas=2`; a session lasts 3 s. Every client of a workload is a process
 of its own. Two rows of faults, drawn from the seed, run side by side: one hits brokers, their
-disks, etcd and clients, the other has nftables drop what one host sends to another. Then all is
-healed; the clients end (each within 60 s, or it counts as stuck), no transaction may be left open,
-every partition's last stable offset must meet its high watermark, and all is read from the
-beginning. The history of what each client asked and was told is judged by `fencelog.check`, and by
-the workload, while the next chapter is played.
+disks, etcd and clients, the other has nftables drop what one host sends to another, or narrows a
+broker's link to 1 Mbit/s, where frames wait for up to a second. Then all is healed; the clients end
+(each within 60 s, or it counts as stuck), no transaction may be left open, every partition's last
+stable offset must meet its high watermark, and all is read from the beginning. The history of what
+each client asked and was told is judged by `fencelog.check`, and by the workload, while the next
+chapter is played.
 """
 WITHOUT = """\
-Here without namespaces: processes of one host, nothing is cut, and a full disk is a limit on the
-size of a broker's files.
+Here without namespaces: processes of one host, nothing is cut or delayed, and a full disk is a
+limit on the size of a broker's files.
 """
 NOT_SHOWN = """\
-Frames are not delayed, brokers share one kernel and one clock, and a file system in memory syncs at
-once.
+Brokers share one kernel and one clock, and a file system in memory syncs at once.
 """
 
 
@@ -36,8 +37,8 @@ class Proof:
     began: datetime
     command: str
     commit: str
-    dropped: int | None
-    """Frames; None without a network."""
+    frames: Frames | None
+    """None without a network."""
     chapters: list[Chapter]
 
     @property
@@ -48,7 +49,8 @@ class Proof:
     @property
     def holds(self) -> bool:
         """Something was checked, cuts did cut, and no promise was broken."""
-        return self.sum("sends acknowledged") > 0 and self.dropped != 0 and not self.problems
+        did_cut = self.frames is None or self.frames.dropped > 0
+        return self.sum("sends acknowledged") > 0 and did_cut and not self.problems
 
     def sum(self, count: str, chapters: Iterable[Chapter] | None = None) -> int:
         """One of the checker's counts, over these chapters or all."""
@@ -94,7 +96,7 @@ def report(proof: Proof) -> str:
         "## What was done and seen",
         "",
         *PROSE.splitlines(),
-        *([] if proof.dropped is not None else ["", *WITHOUT.splitlines()]),
+        *([] if proof.frames is not None else ["", *WITHOUT.splitlines()]),
         "",
         *_figures(proof),
         "## The faults",
@@ -103,7 +105,7 @@ def report(proof: Proof) -> str:
         "|---|---:|",
         *(f"| {name} | {count:,} |" for name, count in sorted(proof.counts.items())),
         "",
-        *([] if proof.dropped is None else [f"nftables dropped {proof.dropped:,} frames.", ""]),
+        *_frames(proof.frames),
         "## The verdict",
         "",
         "Findings by kind (`int-send-skip`, `G0` and `G1c-ww` are allowed by design):",
@@ -117,6 +119,15 @@ def report(proof: Proof) -> str:
         *problem_lines(proof.problems),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _frames(frames: Frames | None) -> list[str]:
+    if frames is None:
+        return []
+    return [
+        f"nftables dropped {frames.dropped:,} frames; {frames.delayed:,} waited on narrow links.",
+        "",
+    ]
 
 
 def _figures(proof: Proof) -> list[str]:

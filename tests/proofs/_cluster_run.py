@@ -15,7 +15,7 @@ from pathlib import Path
 from fencelog_sim.workload import Scale
 from tests.proofs._chaos_check import Check
 from tests.proofs._cluster_chapter import HOSTS, Chapter, Script, play
-from tests.proofs._cluster_network import Network
+from tests.proofs._cluster_network import Frames, Network
 from tests.proofs._cluster_report import Proof, report
 from tests.proofs._report import chosen_seed, commit, conclude, parser
 from tests.proofs.chaos import copied_code
@@ -55,10 +55,10 @@ def _scripts(wanted: argparse.Namespace, seed: int) -> Iterator[Script]:
         )
 
 
-def _run(wanted: argparse.Namespace, seed: int) -> tuple[list[Chapter], int | None]:
+def _run(wanted: argparse.Namespace, seed: int) -> tuple[list[Chapter], Frames | None]:
     """Chapters until the time is over; each is checked while the next one is played.
 
-    Returns also how many frames the network dropped, if there is one.
+    Returns also what the network did to frames, if there is one.
     """
     chapters: list[Chapter] = []
     under_check: list[tuple[Chapter, Check, Path]] = []
@@ -80,7 +80,7 @@ def _run(wanted: argparse.Namespace, seed: int) -> tuple[list[Chapter], int | No
             _finish(under_check)
             under_check.append((chapter, Check(script.workload, folder), folder))
         _finish(under_check)
-        return chapters, None if network is None else network.dropped
+        return chapters, None if network is None else Frames(network.dropped, network.delayed)
 
 
 def _finish(under_check: list[tuple[Chapter, Check, Path]]) -> None:
@@ -108,12 +108,12 @@ def main(argv: list[str]) -> int:
     seed = chosen_seed(wanted.seed)
     began, under_test = datetime.now(UTC), commit()
     with copied_code():
-        chapters, dropped = _run(wanted, seed)
+        chapters, frames = _run(wanted, seed)
     proof = Proof(
         began=began,
         commit=under_test,
         command=f"./dev prove cluster --minutes {wanted.minutes:g} --seed {seed}",
-        dropped=dropped,
+        frames=frames,
         chapters=chapters,
     )
     is_full = wanted.minutes >= FULL_MINUTES and not wanted.processes_only

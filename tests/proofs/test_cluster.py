@@ -10,7 +10,7 @@ import pytest
 
 from tests.proofs import _cluster_network, cluster
 from tests.proofs._chaos_nemesis import Fault, plan
-from tests.proofs._cluster_nemesis import CUTS, FAULTS, between, lasts, part, ring
+from tests.proofs._cluster_nemesis import FAULTS, NETWORK, between, lasts, part, ring
 
 SLICE = ["--minutes", "0.1", "--chapter-seconds", "6", "--gap", "0.7", "--workloads", "queue"]
 SLICE_S = 120.0
@@ -40,7 +40,7 @@ def test_without_the_tools_for_namespaces_it_says_so_and_is_skipped(
     monkeypatch.setattr(cluster, "debian", lambda *_: Path("etcd"))
     monkeypatch.setattr(_cluster_network.shutil, "which", nothing)
     assert cluster.main([]) == cluster.SKIPPED
-    assert "skipped: not found: ip, nft, " in capsys.readouterr().err
+    assert "skipped: not found: ip, tc, nft, " in capsys.readouterr().err
 
 
 def test_a_seed_fixes_the_faults() -> None:
@@ -71,6 +71,6 @@ def test_what_a_cut_drops(pairs: Sequence[tuple[str, str]], expected: set[str]) 
 
 
 def test_a_strong_fault_lasts_long() -> None:
-    for kind in CUTS:
+    for kind in NETWORK:
         weak, strong = (Fault(kind, 0.0, 0.0, strength) for strength in (0.0, 1.0))
         assert lasts(weak) < lasts(strong)
