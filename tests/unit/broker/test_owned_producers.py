@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode
 from fencelog.log.ownership import Owner
 from fencelog.node import Node
@@ -154,6 +155,31 @@ async def test_what_counts_as_told_of_an_owner_outlives_a_power_cut_in_os_mode( 
         written = (await peer.produce("t", batch("by nobody"))).error
         committed_by_nobody = await Member(peer).commit(1)
         assert (written, committed_by_nobody) == ((REFUSED,) * 2 if goes_on else (NONE,) * 2)
+
+
+async def test_what_others_lost_of_an_owner_is_told_again_when_its_shard_is_loaded(  # O8
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a replica leads that had not synced what its old leader had."""
+    async with (
+        world.node(crash=True, durability="os", **FAST) as node,
+        Peer.of(node) as one,
+        Peer.of(node) as two,
+        Peer.of(node) as three,
+    ):
+        await one.create_topic("t")
+        old, new, writer = Claimant(one, "g"), Claimant(two, "g"), Claimant(three)
+        await old.own("t/0", name="orders")
+        await node.logs.checkpoint()
+        monkeypatch.setattr(Partition, "sync_appended", lambda _: None)
+        await new.own("t/0", name="orders")
+        await writer.own("t/0")
+        world.disk = world.disk.power_loss(Loss.ALL)
+    async with world.node(durability="os", **FAST) as node, Peer.of(node) as peer:
+        await node.ownership_sender.drain()
+        assert await Worker(peer, owned_id(KEY, 1)).init() is ErrorCode.PRODUCER_FENCED
+        assert (await peer.produce("t", batch("by nobody"))).error is REFUSED
+        assert await Member(peer).commit(1) is REFUSED
 
 
 @pytest.mark.parametrize("first", ["commits", "producers"])

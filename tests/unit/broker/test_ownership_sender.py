@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -35,6 +35,9 @@ class FakeShard:
     def is_live(self, session: str) -> bool:
         return self.todo[session].is_live
 
+    def live(self, committed: Offset) -> list[OwnershipTask]:
+        return list(self.todo.values())
+
     def done(self, session: str, fences: Any, *_: object, is_live: bool) -> None:
         del self.todo[session]
         self.fences[session] = fences
@@ -48,16 +51,40 @@ class FakeLeaders:
         self.asked: list[str] = []
         self.answers: dict[str, asyncio.Future[Offset | None]] = {}
         self.failures: list[Exception] = []
+        self.told: list[str] = []
+        self.coordinators: dict[str, list[bool | Exception]] = {}
+        """What those of a claim answer, the last first, then True."""
+
+    async def own_commits(self, group: str, owners: Mapping[TopicPartition, Owner]) -> bool:
+        (session,) = {each.session for each in owners.values()}
+        return self._told(f"{session}: commits of {group}", session)
+
+    async def own_producers(self, key: str, owner: Owner) -> bool:
+        return self._told(f"{owner.session}: producers of {key}", owner.session)
+
+    def _told(self, what: str, session: str) -> bool:
+        self.told.append(what)
+        answers = self.coordinators.get(session)
+        answer = answers.pop() if answers else True
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def sever(self, session: str) -> None:
         self.severed.append(session)
 
-    async def own_partition(self, partition: TopicPartition, owner: Owner) -> Offset | None:
+    def own_partition(
+        self, partition: TopicPartition, owner: Owner
+    ) -> "asyncio.Future[Offset | None]":
         self.asked.append(owner.session)
-        if self.failures:
-            raise self.failures.pop()
         answer = self.answers.get(owner.session)
-        return Offset(0) if answer is None else await answer
+        if answer is None:
+            answer = asyncio.get_running_loop().create_future()
+            if self.failures:
+                answer.set_exception(self.failures.pop())
+            else:
+                answer.set_result(Offset(0))
+        return answer
 
 
 def piece(session: str, *, is_live: bool = True, partitions: int = 1) -> OwnershipTask:
@@ -113,6 +140,13 @@ async def settle() -> None:
     """Let everything run that does not wait for time to pass."""
     for _ in range(100):
         await asyncio.sleep(0)
+
+
+def in_group(session: str, *, is_live: bool = True) -> OwnershipTask:
+    """What a claim of a group with a name has done."""
+    found = piece(session, is_live=is_live)
+    (owner,) = found.partitions.values()
+    return replace(found, group="g", producers={"key": owner})
 
 
 @pytest.fixture(autouse=True)
@@ -221,3 +255,45 @@ async def test_much_work_begins_in_time_slices_after_all_is_severed() -> None:
         assert (len(stage.leaders.severed), loaded.shard.built) == (20, 1)
         await asyncio.sleep(0)
         assert loaded.shard.built == 2
+
+
+@pytest.mark.parametrize(
+    "answer", [False, NotLeaderError("not now"), ValueError("a bug")], ids=["later", "no", "bug"]
+)
+async def test_a_loaded_shard_tells_coordinators_its_owners_until_they_know(
+    answer: bool | Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:  # O8
+    monkeypatch.setattr(ownership_sender, "RETRY_S", 0.0)
+    async with Stage() as stage:
+        stage.leaders.coordinators["a"] = [answer]
+        loaded = shard(in_group("a"), piece("b"), in_group("c", is_live=False))
+        stage.sender.loaded(loaded)
+        while stage.sender._doing:
+            await TimeSlices().next()
+        a = ["a: producers of key", "a: commits of g"]
+        assert stage.leaders.told == a * 2
+        assert sorted(stage.leaders.asked) == ["a", "b"]
+
+
+async def test_only_claims_that_were_not_told_are_told_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # O8
+    monkeypatch.setattr(ownership_sender, "RETRY_S", 0.0)
+    async with Stage() as stage:
+        stage.leaders.coordinators["b"] = [False] * 3
+        stage.sender.loaded(shard(in_group("a"), in_group("b")))
+        while stage.sender._doing:
+            await TimeSlices().next()
+        assert [each[0] for each in stage.leaders.told] == [*"aabb", *"bb", *"bb"]
+
+
+async def test_a_shard_that_is_gone_tells_nobody_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership_sender, "RETRY_S", 0.0)
+    async with Stage() as stage:
+        loaded = shard(in_group("a"))
+        loaded.dropped = True
+        stage.leaders.coordinators["a"] = [False] * 100
+        stage.sender.loaded(loaded)
+        while stage.sender._doing:
+            await TimeSlices().next()
+        assert len(stage.leaders.told) == 2

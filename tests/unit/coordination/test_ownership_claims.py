@@ -233,13 +233,17 @@ def test_work_is_read_from_committed_records_only() -> None:  # E16
     assert owners.settled() == ["s1"]
 
 
-def test_new_partitions_are_told_who_lives_by_committed_records() -> None:  # E16, O8
+def test_others_are_told_who_lives_by_committed_records() -> None:  # E16, O8
     owners = Owners(hold=True)
     other = TopicPartition("orders", 1)
 
-    def live() -> dict[TopicPartition, str]:
-        found = dict(owners.shard.owners(owners.runtime.committed))
-        assert all(each.is_live and each.epoch == 1 for each in found.values())
+    def live(epoch: int = 1) -> dict[TopicPartition, str]:
+        committed = owners.runtime.committed
+        found = dict(owners.shard.owners(committed, [PARTITION, other]))
+        tasks = list(owners.shard.live(committed))
+        assert {name: owner for each in tasks for name, owner in each.partitions.items()} == found
+        assert all(each.is_live for each in tasks)
+        assert all(each.is_live and each.epoch == epoch for each in found.values())
         return {name: each.session for name, each in found.items()}
 
     owners.own(claim("s1", "orders/0", "job", name="copy"))
@@ -259,8 +263,7 @@ def test_new_partitions_are_told_who_lives_by_committed_records() -> None:  # E1
     owners.runtime.commit()
     owners.done(owners.tasks()["s1"])
     owners.runtime.commit()
-    found = dict(owners.shard.owners(owners.runtime.committed))
-    assert {name: each.session for name, each in found.items()} == {PARTITION: "s3"}
+    assert live(epoch=2) == {PARTITION: "s3"}
 
 
 def test_work_is_named_in_the_order_of_its_decisions(owners: Owners) -> None:  # O9

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from fencelog.errors import StorageError
+from fencelog.log.ownership import Owner
 from fencelog.types import Offset
 from fencelog.wire.messages.replica_fetch import FetchedReplica, ReplicaFetchResponse
 from fencelog_sim.world.disk import Loss
+from tests.support.log import NOW_MS
 from tests.support.partition import scenario
 from tests.unit.replicas.hosts import Host, key, running, until
 
@@ -170,6 +172,31 @@ async def test_a_follower_that_crashes_before_its_sync_fetches_again() -> None:
         again.follow(1, 1)
         await until(lambda: leader.partition().log.high_watermark == 2)
         assert again.bytes_of() == leader.bytes_of()
+        await again.stop()
+
+
+@pytest.mark.parametrize("what", ["owner", "seal", "record"])
+@scenario
+async def test_owners_and_seals_are_synced_by_each_replica(what: str) -> None:  # O8, O9, R2
+    owner = Owner(None, 1, "s1", None, "me", is_live=True)
+    async with running(2, "os") as (leader, follower):
+        leader.lead(1)
+        follower.follow(1, 1)
+        match what:
+            case "owner":
+                leader.partition().set_owner(owner, now_ms=NOW_MS)
+            case "seal":
+                leader.partition().seal(now_ms=NOW_MS)
+            case _:
+                leader.produce(b"a")
+        await until(lambda: leader.partition().log.high_watermark == 1)
+        await follower.stop()
+        again = Host(follower.node, follower.hosts, "os")
+        again.disk = follower.disk.power_loss(Loss.ALL)
+        follower.hosts[again.node] = again
+        await again.reopen(key())
+        assert again.partition().log.log_end_offset == (0 if what == "record" else 1)
+        assert again.partition().log.owner(None) == (owner if what == "owner" else None)
         await again.stop()
 
 

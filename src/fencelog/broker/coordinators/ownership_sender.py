@@ -7,7 +7,7 @@ syncs of the logs that they write to.
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from typing import TypeAlias
 
 from fencelog.broker.coordinators.leaders import OFFLINE, REFUSED, Leaders
@@ -83,21 +83,56 @@ class OwnershipSender:
                 self._leaders.own_partition(name, owner)
 
     def loaded(self, loaded: Loaded[OwnershipShard]) -> None:
-        """Tell partitions the owners that this shard has, in case they were made without it.
+        """Tell all others the owners that this shard has, in case they do not know them.
 
-        A crash comes between a partition's creation and its first record, for example.
+        A crash comes between a partition's creation and its first record, for example, or a power
+        cut takes from a group's coordinator, in ``os`` mode, what this shard has counted as done.
         """
         task = asyncio.get_running_loop().create_task(self._tell(loaded))
         self._doing[loaded, _ALL] = task
 
     async def _tell(self, loaded: Loaded[OwnershipShard]) -> None:
+        committed, delay_s = loaded.partition.log.high_watermark, RETRY_S
         try:
-            owners = list(loaded.shard.owners(loaded.partition.log.high_watermark))
+            live = {each.session: each for each in loaded.shard.live(committed)}
+            owners = [each for task in live.values() for each in task.partitions.items()]
             async for name, owner in self._time_slices.each(owners):
                 if loaded.shard.is_live(owner.session):
                     self._leaders.own_partition(name, owner)
+            while not await self._tried(loaded, self._all_told(loaded, live)):
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_S_MAX)
         finally:
             del self._doing[loaded, _ALL]
+
+    async def _all_told(
+        self, loaded: Loaded[OwnershipShard], untold: dict[str, OwnershipTask]
+    ) -> bool:
+        """Tell the coordinators of these claims; those that are to be told later stay in there."""
+        async for part in self._time_slices.parts(list(untold.values())):
+            async with asyncio.TaskGroup() as parts:
+                told = {
+                    each.session: self._tell_coordinators(parts, each)
+                    for each in part
+                    if loaded.shard.is_live(each.session)
+                }
+            for each in part:
+                if all(answer.result() for answer in told.get(each.session, ())):
+                    del untold[each.session]
+        return loaded.dropped or not untold
+
+    def _tell_coordinators(
+        self, parts: asyncio.TaskGroup, piece: OwnershipTask
+    ) -> list[asyncio.Task[bool]]:
+        """Tell those of a claim's producers and group; the results are False: tell them later."""
+        told = [
+            parts.create_task(self._leaders.own_producers(key, owner))
+            for key, owner in piece.producers.items()
+        ]
+        if piece.group is not None and piece.partitions:
+            own = self._leaders.own_commits(piece.group, piece.partitions)
+            told.append(parts.create_task(own))
+        return told
 
     async def drain(self) -> None:
         """Do all work of all loaded shards; does not return while a leader refuses it."""
@@ -161,7 +196,7 @@ class OwnershipSender:
         key = loaded, piece.session
         delay_s = self._delays_s.pop(key, RETRY_S)
         try:
-            if not await self._tried(loaded, piece):
+            if not await self._done(loaded, piece):
                 await asyncio.sleep(delay_s)
                 kept = ((each, s) for each, s in self._delays_s.items() if not each[0].dropped)
                 self._delays_s = {**dict(kept), key: min(2 * delay_s, RETRY_S_MAX)}
@@ -169,10 +204,20 @@ class OwnershipSender:
             del self._doing[loaded, piece.session]
         self.wake(loaded)  # not if it was cancelled: the broker ends
 
-    async def _tried(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> bool:
+    async def _done(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> bool:
         """Do a piece in its place; False: try it again later."""
         try:
-            return await self._do(loaded, piece)
+            return await self._tried(loaded, self._do(loaded, piece))
+        finally:
+            self._busy -= 1
+            skipped, self._skipped = self._skipped, {}
+            for each in skipped:
+                self.wake(each)
+
+    async def _tried(self, loaded: Loaded[OwnershipShard], work: Awaitable[bool]) -> bool:
+        """Return what the work does, False if it fails: try it again later."""
+        try:
+            return await work
         except* FencelogError as errors:
             now = Instant(asyncio.get_running_loop().time())
             text = "%s: work is tried again: %s"
@@ -180,23 +225,12 @@ class OwnershipSender:
             self._limited_log.warning(now, "failed", text, loaded.partition.name, reason)
         except* Exception:
             log.exception("%s: internal error, please report it", loaded.partition.name)
-        finally:
-            self._busy -= 1
-            skipped, self._skipped = self._skipped, {}
-            for each in skipped:
-                self.wake(each)
         return False
 
     async def _do(self, loaded: Loaded[OwnershipShard], piece: OwnershipTask) -> bool:
         """Do a piece and record it; False if a leader refused a part of it."""
         async with asyncio.TaskGroup() as parts:
-            others = [
-                parts.create_task(self._leaders.own_producers(key, owner))
-                for key, owner in piece.producers.items()
-            ]
-            if piece.group is not None and piece.partitions:
-                own = self._leaders.own_commits(piece.group, piece.partitions)
-                others.append(parts.create_task(own))
+            others = self._tell_coordinators(parts, piece)
             fences = await self._own_partitions(piece)
         if fences is None or not all(each.result() for each in others):
             return False

@@ -9,7 +9,7 @@ from fencelog.errors import WireError
 from fencelog.log.values import Rejected
 from fencelog.replication.follower import LocalEnd
 from fencelog.replication.session import Position
-from fencelog.types import LeaderEpoch, Offset
+from fencelog.types import NO_PRODUCER_ID, LeaderEpoch, Offset
 from fencelog.wire.batch import HEADER_BYTES, check_crc, read_header
 
 
@@ -104,6 +104,9 @@ class Followed:
             appended = self.partition.append_replicated(batch, header)
             if isinstance(appended, Rejected):
                 return f"at offset {header.base_offset}: {appended.message}"
+            if header.is_control and header.producer_id == NO_PRODUCER_ID:
+                # An owner or a seal: others count on it for ever, so each replica syncs it.
+                self.partition.sync_appended()
             self._unflushed.append((appended.end_offset, header.size))
             self._owner.unflushed_bytes += header.size
             place += header.size

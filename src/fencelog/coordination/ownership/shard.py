@@ -37,7 +37,7 @@ from fencelog.coordination.ownership.rules import (
 from fencelog.coordination.ownership.state import Grant, Granted, Phase
 from fencelog.coordination.ownership.table import OwnershipTable
 from fencelog.coordination.ownership.waiting import Waiter, Waiting
-from fencelog.coordination.ownership.work import has_work, owners_of
+from fencelog.coordination.ownership.work import has_work, live_tasks, owners_of
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.errors import ErrorCode
 from fencelog.log.ownership import Owner
@@ -328,10 +328,14 @@ class OwnershipShard:
         return self._progress.task(session)
 
     def owners(
-        self, committed: Offset, names: Collection[TopicPartition] | None = None
+        self, committed: Offset, names: Collection[TopicPartition]
     ) -> Iterator[tuple[TopicPartition, Owner]]:
-        """The live owners of these partitions, all by default: of new ones no log knows them."""
+        """The live owners of these partitions: of new ones no log knows them."""
         return owners_of(self._table, committed, names)
+
+    def live(self, committed: Offset) -> Iterator[OwnershipTask]:
+        """The work of each live claim, also if it is done: repeating it does no harm."""
+        return live_tasks(self._table, committed)
 
     def done(
         self,

@@ -34,7 +34,10 @@ def task_of(grant: Grant, table: OwnershipTable) -> OwnershipTask:
     ends them, too: they have records in all its partitions, and whoever takes one of those waits
     for this work, not for that of the claim with the name.
     """
-    is_live = grant.phase is not Phase.ENDED
+    return _task_of(grant, table, is_live=grant.phase is not Phase.ENDED)
+
+
+def _task_of(grant: Grant, table: OwnershipTable, *, is_live: bool) -> OwnershipTask:
     partitions: dict[TopicPartition, Owner] = {}
     producers: dict[str, Owner] = {}
     for each in grant.resources:
@@ -64,22 +67,31 @@ def _owner(grant: Grant, granted: Granted, *, is_live: bool) -> Owner:
     )
 
 
-def owners_of(
-    table: OwnershipTable, committed: Offset, names: Collection[TopicPartition] | None
-) -> Iterator[tuple[TopicPartition, Owner]]:
-    """Yield the live owners of partitions, by what is below ``committed``; None: of all.
+def live_tasks(table: OwnershipTable, committed: Offset) -> Iterator[OwnershipTask]:
+    """Yield the work of each grant that lives by what is below ``committed``, also if it is done.
 
     Left out are grants that are not committed, as their work is still to begin (E16). An end that
     is not committed ends nothing yet; its work will.
     """
-    wanted = None if names is None else {f"{each.topic}/{each.partition}" for each in names}
-    for grant in table.grants.values():
-        is_decided = grant.session in table.decided_at
-        is_committed = is_decided and table.decided_at[grant.session] < committed
-        if is_decided and is_committed is (grant.phase is Phase.ENDED):
-            continue
+    return (_task_of(grant, table, is_live=True) for grant in _live(table, committed))
+
+
+def owners_of(
+    table: OwnershipTable, committed: Offset, names: Collection[TopicPartition]
+) -> Iterator[tuple[TopicPartition, Owner]]:
+    """Yield the owners of these partitions, of the grants of ``live_tasks``."""
+    wanted = {f"{each.topic}/{each.partition}" for each in names}
+    for grant in _live(table, committed):
         for each in grant.resources:
-            if wanted is None or each.resource in wanted:
+            if each.resource in wanted:
                 partition = partition_of(each.resource)
                 if partition is not None:
                     yield partition, _owner(grant, each, is_live=True)
+
+
+def _live(table: OwnershipTable, committed: Offset) -> Iterator[Grant]:
+    for grant in table.grants.values():
+        is_decided = grant.session in table.decided_at
+        is_committed = is_decided and table.decided_at[grant.session] < committed
+        if not is_decided or is_committed is not (grant.phase is Phase.ENDED):
+            yield grant
