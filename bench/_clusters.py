@@ -1,6 +1,6 @@
 """A cluster of broker processes over a real etcd, and what a script asks of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from bench._processes import cpu_s
 from bench._stock import DEADLINE_S
 from fencelog.broker.config import BrokerConfig
 from tests.support.broker import BrokerProcess
-from tests.support.etcd import Etcd, running_etcd
+from tests.support.etcd import HERE, Etcd, Host, running_etcd
 from tests.support.waiting import wait_until
 
 BROKERS = 3
@@ -22,7 +22,11 @@ min.insync.replicas=2
 
 
 def member(
-    etcd: Etcd, place: Path, number: int, arguments: list[str] | None = None
+    etcd: Etcd,
+    place: Path,
+    number: int,
+    arguments: list[str] | None = None,
+    host: Host = HERE,
 ) -> BrokerProcess:
     """Describe broker ``number`` of the cluster in this etcd."""
     url = etcd.url("bench")
@@ -30,6 +34,8 @@ def member(
     return BrokerProcess(
         place / f"broker-{number}",
         settings=SETTINGS,
+        host=host.address,
+        within=host.within,
         arguments=["--metadata", metadata, "--node-id", str(number), *(arguments or [])],
     )
 
@@ -74,9 +80,15 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(place: Path) -> Iterator[Cluster]:
+def running_cluster(
+    place: Path, hosts: Sequence[Host] = (HERE,) * BROKERS, etcd_host: Host = HERE
+) -> Iterator[Cluster]:
     """Run an etcd and three brokers until the block ends."""
     with ExitStack() as stack:
-        etcd = stack.enter_context(running_etcd())
-        numbers = range(1, BROKERS + 1)
-        yield Cluster([stack.enter_context(member(etcd, place, each)) for each in numbers])
+        etcd = stack.enter_context(running_etcd(hosts=[etcd_host]))
+        yield Cluster(
+            [
+                stack.enter_context(member(etcd, place, number, host=host))
+                for number, host in enumerate(hosts, 1)
+            ]
+        )

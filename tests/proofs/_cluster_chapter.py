@@ -13,9 +13,9 @@ from tests.proofs._chaos_check import Checked
 from tests.proofs._chaos_disk import FullDisk, LimitedFiles
 from tests.proofs._chaos_rig import Crew, Play
 from tests.proofs._cluster_nemesis import BACK_S, FAULTS, SESSION_S, STOP_S, ClusterNemesis
-from tests.proofs._cluster_network import Network, SmallDisk
 from tests.support.broker import BrokerProcess
 from tests.support.etcd import HERE, Etcd, Host, running_etcd
+from tests.support.network import Network, SmallDisk
 
 BROKERS = MEMBERS = 3
 HOSTS = [f"{kind}{number}" for kind in "be" for number in range(1, 4)]

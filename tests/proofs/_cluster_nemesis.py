@@ -19,9 +19,9 @@ from fencelog.check.history import Recorder
 from tests.proofs._chaos_disk import FullDisk
 from tests.proofs._chaos_nemesis import Fault, plan
 from tests.proofs._chaos_rig import Crew
-from tests.proofs._cluster_network import Network
 from tests.support.broker import BrokerProcess
 from tests.support.etcd import EtcdMember
+from tests.support.network import Network
 
 SESSION_S = 3.0
 """``broker.session.timeout.ms`` of the brokers."""

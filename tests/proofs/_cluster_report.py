@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tests.proofs._cluster_chapter import Chapter
-from tests.proofs._cluster_network import Frames
 from tests.proofs._report import head, packages, problem_lines
+from tests.support.network import Frames
 
 PROSE = """\
 In each chapter three brokers and an etcd of three members are started, each in a network namespace

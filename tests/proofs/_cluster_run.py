@@ -15,10 +15,10 @@ from pathlib import Path
 from fencelog_sim.workload import Scale
 from tests.proofs._chaos_check import Check
 from tests.proofs._cluster_chapter import HOSTS, Chapter, Script, play
-from tests.proofs._cluster_network import Frames, Network
 from tests.proofs._cluster_report import Proof, report
 from tests.proofs._report import chosen_seed, commit, conclude, parser
 from tests.proofs.chaos import copied_code
+from tests.support.network import Frames, Network
 
 WORKLOADS = ("queue", "bank", "versioned", "copy", "owners")
 SLOW = {"copy": 2}

@@ -8,11 +8,12 @@ It needs root, ``ip``, ``nft`` and etcd. Exit status 0: no anomaly; 77: skipped,
 missing. A run of 20 minutes writes the dated report in ``docs/internals/proofs``.
 """
 
+import os
 import sys
 
 from tests.clients.install import NotInstalled, debian
 from tests.proofs import _cluster_run
-from tests.proofs._cluster_network import enter, missing
+from tests.support.network import apart, missing
 
 SKIPPED = 77
 """What a test program returns that could not be run; automake's convention."""
@@ -28,7 +29,8 @@ def main(argv: list[str]) -> int:
     if wanted.processes_only:
         return _cluster_run.main(argv)
     if (lacking := missing()) is None:
-        enter("tests.proofs._cluster_run", argv)
+        command = apart("tests.proofs._cluster_run", argv)
+        os.execvp(command[0], command)
     return _skip(lacking)
 
 

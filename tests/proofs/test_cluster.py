@@ -1,6 +1,7 @@
 """A slice of ``./dev prove cluster``, in namespaces where they are to be had."""
 
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs import _cluster_network, cluster
+from tests.proofs import cluster
 from tests.proofs._chaos_nemesis import Fault, plan
 from tests.proofs._cluster_nemesis import FAULTS, NETWORK, between, lasts, part, ring
+from tests.support.network import missing
 
 SLICE = ["--minutes", "0.1", "--chapter-seconds", "6", "--gap", "0.7", "--workloads", "queue"]
 SLICE_S = 120.0
@@ -23,7 +25,7 @@ def test_a_cluster_under_cuts_kills_and_full_disks_shows_no_anomaly(
 ) -> None:  # D1, D2, E4, E7, E10, E17, F1, F2, F3, F4, F7
     report = tmp_path / "report.md"
     command = [sys.executable, "-m", "tests.proofs.cluster", *SLICE, "--report", str(report)]
-    if _cluster_network.missing():
+    if missing():
         command.append("--processes-only")
     done = subprocess.run(command, capture_output=True, text=True, timeout=SLICE_S, check=False)
     if done.returncode == cluster.SKIPPED:
@@ -38,7 +40,7 @@ def test_without_the_tools_for_namespaces_it_says_so_and_is_skipped(
         return None
 
     monkeypatch.setattr(cluster, "debian", lambda *_: Path("etcd"))
-    monkeypatch.setattr(_cluster_network.shutil, "which", nothing)
+    monkeypatch.setattr(shutil, "which", nothing)
     assert cluster.main([]) == cluster.SKIPPED
     assert "skipped: not found: ip, tc, nft, " in capsys.readouterr().err
 

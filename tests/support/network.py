@@ -1,6 +1,6 @@
 """Hosts of their own for brokers and etcd: network namespaces on a bridge, and small disks.
 
-All of it belongs to namespaces of one process (``enter``): its network, mounts and
+All of it belongs to namespaces of one process (``apart``): its network, mounts and
 processes. When that process ends, however it ends, the kernel kills what it started and takes away
 interfaces, rules and mounts. The machine's own network is not touched, and two runs cannot meet.
 """
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from tests.support.closing import Closing
 from tests.support.etcd import Host
@@ -54,10 +54,9 @@ def missing() -> str | None:
     return f"namespaces are not to be had: {tried.stderr.strip()}" if tried.returncode else None
 
 
-def enter(module: str, arguments: Sequence[str]) -> NoReturn:
-    """Run a module in the place of this program, in namespaces of its own, which end with it."""
-    command = [*APART, sys.executable, "-m", module, *arguments]
-    os.execvp(command[0], command)
+def apart(module: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command that runs a module in namespaces of its own, which end with it."""
+    return [*APART, sys.executable, "-m", module, *arguments]
 
 
 class Frames(NamedTuple):
