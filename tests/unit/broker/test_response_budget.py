@@ -5,6 +5,8 @@ from contextlib import AsyncExitStack
 from itertools import pairwise
 from unittest.mock import Mock
 
+import pytest
+
 from fencelog.broker.network.outgoing import Outgoing
 from fencelog.broker.network.response_budget import (
     GRANT_BYTES_MIN,
@@ -286,6 +288,18 @@ def test_a_client_that_stopped_reading_is_known_by_when_it_read_last() -> None:
     assert sending.unread_s(Instant(150.0), scarce=False) == 30
     sending.resumed()
     assert sending.unread_s(Instant(160.0), scarce=False) == 0
+    assert sending.queued.held == 0
+
+
+@pytest.mark.parametrize("held", [0, 5])
+def test_a_small_response_counts_once_it_waits_and_only_once(held: int) -> None:
+    sending, _, _ = outgoing(4 * MIB)
+    before = sending.queued.held
+    sending.queued.queue(held)  # what was granted to it
+    sending.add([b"12345678"], 8, held)
+    sending.write()
+    assert sending.queued.held == before + 4 + 8
+    sending.resumed()
     assert sending.queued.held == 0
 
 

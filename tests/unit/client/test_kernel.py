@@ -241,7 +241,7 @@ def compile_and_wait() -> None:
         waiting.join()
 
 
-def test_another_process_compiles_ahead_once_and_again_for_another_source(
+def test_another_process_compiles_ahead_once_and_again_for_another_source_or_cache(
     compilers: list[list[str]], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_and_wait()
@@ -252,6 +252,9 @@ def test_another_process_compiles_ahead_once_and_again_for_another_source(
     monkeypatch.setattr(kernel_cache, "SOURCES", (changed,))
     compile_and_wait()
     assert len(compilers) == 2
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(temporary / "elsewhere"))
+    compile_and_wait()
+    assert len(compilers) == 3
 
 
 def test_a_compilation_that_failed_is_tried_again(

@@ -16,7 +16,7 @@ from fencelog.client.streams.reader_group import ReaderGroup
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.coordination.reader_group.updates import WentOffline
 from fencelog.coordination.synchronizer.records import ForeignRecordError
-from fencelog.errors import FencelogError
+from fencelog.errors import ErrorCode, FencelogError, OwnershipLostError
 from fencelog.testing import LocalBroker
 from fencelog.types import TopicPartition
 from tests.support.reader_groups import (
@@ -145,6 +145,25 @@ def test_what_is_in_hands_is_not_committed(fencelog_broker: LocalBroker) -> None
             await crash(reader)
         async with group.reader("r1") as reader:
             assert await next_events(reader) == [f"k:{number}" for number in range(3, 10)]
+
+    run(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_of_a_claim_that_is_lost_nothing_more_is_handed_out(fencelog_broker: LocalBroker) -> None:
+    # R6: at once, whatever was fetched before
+    async def scenario(log: fencelog.aio.Client) -> None:
+        await write(log, "s", ["k"], range(10))
+        async with log.reader_group("g", "s").reader("r1", commit_interval_s=None) as reader:
+            assert await reader.next_batch(3) is not None
+            assert reader._member is not None
+            (segment,) = (each for each in reader._member.segments.values() if each.is_ready)
+            assert segment._claim is not None
+            error = OwnershipLostError(ErrorCode.OWNER_FENCED, "lost")
+            for tell in segment._claim._on_lost:
+                tell(error)
+            assert (segment.is_ready, segment.is_claimed) == (False, False)
+            assert segment.failure is error
 
     run(fencelog_broker, scenario)
 

@@ -9,6 +9,7 @@ from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import TopicPartition
 from fencelog.wire.api_versions import OWN_FROM, SUPPORTED, ApiKey
 from fencelog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from fencelog.wire.messages.metadata import MetadataResponse
 from tests.unit.client.fake_broker import FakeBroker
 from tests.unit.client.test_reading import PLACE, fetched, numbered
 
@@ -34,6 +35,33 @@ def test_an_older_broker_is_asked_once_more_for_what_it_speaks(refusal: bytes) -
         broker.next(ApiKey.API_VERSIONS, refusal)
         assert client.partitions(["t"]) == {"t": [0]}
         assert broker.asked == [ApiKey.API_VERSIONS, ApiKey.API_VERSIONS, ApiKey.METADATA]
+
+
+def test_a_request_is_of_the_newest_version_that_both_know() -> None:
+    newest = SUPPORTED[ApiKey.METADATA][1]
+    versions: list[int] = []
+    with FakeBroker() as broker, Client(broker.address) as client:
+        known = versions_of_kafka()
+        for each in known.api_keys:
+            each.max_version -= each.api_key == ApiKey.METADATA
+        broker.next(ApiKey.API_VERSIONS, known)
+
+        def answer(version: int, _: memoryview) -> MetadataResponse:
+            versions.append(version)
+            found = broker._metadata()
+            found.brokers[0].rack = "r1"
+            return found
+
+        broker.script[ApiKey.METADATA] += [answer] * 9
+        assert [each.rack for each in client.cluster().brokers] == ["r1"]
+    assert set(versions) == {newest - 1}
+
+
+def test_a_replica_that_is_not_found_says_why() -> None:
+    with FakeBroker() as broker, Client(broker.address) as client:
+        (found,) = client.replica_ends(TopicPartition("t", 0), [7])
+    assert (found.broker, found.log_end_offset) == (7, None)
+    assert "broker 7 is not live" in str(found.problem)
 
 
 def test_a_fetch_over_the_quota_is_repeated() -> None:

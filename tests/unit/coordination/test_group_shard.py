@@ -118,6 +118,7 @@ def test_a_commit_in_the_name_of_a_member_is_refused(runtime: Runtime[GroupShard
 
 def test_beyond_a_bound_nothing_is_stored(runtime: Runtime[GroupShard]) -> None:
     assert commit(runtime, "g", A0, metadata="12345") == {A0: ErrorCode.OFFSET_METADATA_TOO_LARGE}
+    assert commit(runtime, "g", A0, metadata="1234") == {A0: ErrorCode.NONE}
     assert commit(runtime, "g", A0, A1)[A1] is ErrorCode.NONE
     assert commit(runtime, "g", B0) == {B0: ErrorCode.GROUP_MAX_SIZE_REACHED}
     assert commit(runtime, "h", A0) == {A0: ErrorCode.GROUP_MAX_SIZE_REACHED}
