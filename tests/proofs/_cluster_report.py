@@ -25,6 +25,7 @@ WITHOUT = """\
 Here without namespaces: processes of one host, nothing is cut or delayed, and a full disk is a
 limit on the size of a broker's files.
 """
+RECORDS = 20_000_000
 NOT_SHOWN = """\
 Brokers share one kernel and one clock, and a file system in memory syncs at once.
 """
@@ -63,9 +64,10 @@ class Proof:
         return sum((each.counts for each in self.chapters), Counter())
 
     @property
-    def minutes(self) -> float:
-        """How long the chapters took."""
-        return sum(each.seconds for each in self.chapters) / 60
+    def is_short(self) -> bool:
+        """Whether it is less than what a proof of the whole has to be."""
+        seconds = sum(each.seconds for each in self.chapters)
+        return seconds < 3600 or self.sum("sends acknowledged") < RECORDS
 
     @property
     def summary(self) -> str:
@@ -113,7 +115,7 @@ def report(proof: Proof) -> str:
         "",
         "## What this does not show",
         "",
-        f"The bar is an hour and 20 million records; this run took {proof.minutes:.0f} minutes.",
+        *(["The bar is an hour and 20 million records."] if proof.is_short else []),
         *NOT_SHOWN.splitlines(),
         "",
         *problem_lines(proof.problems),
