@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -50,6 +51,24 @@ def test_a_writer_of_the_parent_is_refused_in_a_child() -> None:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         producer.close()
+
+
+@FORKS
+def test_a_writer_of_the_parent_is_not_closed_by_a_child_and_twice_by_nobody() -> None:
+    with FakeBroker() as broker, Client(broker.address) as client:
+        producer = client.producer(idempotent=False)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # the loop of the parent's client does not run here
+            producer.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        producer.send("t", b"v")
+        producer.flush()
+        producer.close()
+        client.close()
+        producer.close()
+        assert len(broker.produced) == 1
 
 
 def test_a_shared_client_is_one_per_process_and_address() -> None:
