@@ -42,11 +42,12 @@ PACKAGES = ("confluent-kafka", "kafka-python", "pyspark", "pyarrow")
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """All that was run; ``wanted``: how many kills a full run has."""
+    """All that was run; ``wanted``: how many kills a full run has; ``first``: its first case."""
 
     began: datetime
     seed: int
     wanted: int
+    first: int
     cases: list[CaseVerdict]
     faults: list[Found]
 
@@ -84,9 +85,10 @@ def report(proof: Proof) -> str:
             began=proof.began,
             holds=proof.holds,
             summary=proof.summary,
-            again=f"`./dev prove spark --kills {proof.wanted} --seed {proof.seed}` (the seed fixes"
-            " the cases, the strikes\nand their moments; what the machine does between them is its"
-            " own).",
+            again=f"`./dev prove spark --kills {proof.wanted} --seed {proof.seed} --first "
+            f"{proof.first}`\n(the seed fixes the cases, the strikes and their moments; what the"
+            f" machine does between them is its\nown). Cases {proof.first} to"
+            f" {proof.first + len(proof.cases) - 1} were run.",
             code=commit(),
         ),
         packages(PACKAGES),

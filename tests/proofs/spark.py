@@ -4,7 +4,7 @@ Exit status 0: over each master, with each kind of query, in both durability mod
 the queries went on by themselves and nothing was lost or doubled; and each fault that was applied
 to a copy of the source was found. A case that gets stuck is ended after its time, and is a problem.
 A run at full size, or one that ``--minutes`` ends, writes the dated report in
-``docs/internals/proofs``.
+``docs/internals/proofs``; ``--first`` goes on where that one ended.
 """
 
 import logging
@@ -31,12 +31,14 @@ CASE_S, KILL_S = 600.0, 120.0
 """What a case may take, and each of its kills: several times what they take on a busy machine."""
 
 
-def _kill(kills: int, seed: int, until: float) -> list[part.CaseVerdict]:
+def _kill(kills: int, seed: int, first: int, until: float) -> list[part.CaseVerdict]:
     chance = random.Random(seed)
     cases = choose_cases(chance)
     verdicts = []
-    for case, share in zip(cases, shares(kills, cases), strict=True):
+    for number, (case, share) in enumerate(zip(cases, shares(kills, cases), strict=True), 1):
         strikes = choose_strikes(case, share, chance)
+        if number < first:
+            continue
         if not strikes or time.monotonic() > until:
             break
         with (
@@ -74,6 +76,7 @@ def main(argv: list[str]) -> int:
     asked = parser("spark", __doc__)
     asked.add_argument("--kills", type=int, default=KILLS)
     asked.add_argument("--minutes", type=float, default=inf, help="no new kill after this time")
+    asked.add_argument("--first", type=int, default=1, help="begin with this case of the seed's")
     asked.add_argument("--no-faults", action="store_true", help="leave out the faults")
     wanted = asked.parse_args(argv)
     # A consumer that is cut off again and again has much to say.
@@ -84,7 +87,8 @@ def main(argv: list[str]) -> int:
         began=datetime.now(UTC),
         seed=seed,
         wanted=wanted.kills,
-        cases=_kill(wanted.kills, seed, until),
+        first=wanted.first,
+        cases=_kill(wanted.kills, seed, wanted.first, until),
         faults=[] if wanted.no_faults else look_for_all("spark", find_by_spark_kills, seed),
     )
     is_full = wanted.kills >= KILLS

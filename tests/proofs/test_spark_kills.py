@@ -113,10 +113,12 @@ def test_the_report_names_the_longest_stall_of_each_target() -> None:
         part.Strike(kill=kill, in_batch=True, stall_s=stall_s) for stall_s in (1.0, 3.0, 8.0, None)
     ]
     began = datetime(2026, 11, 23, tzinfo=UTC)
-    proof = Proof(began=began, seed=1, wanted=500, cases=[verdict], faults=[])
+    proof = Proof(began=began, seed=1, wanted=500, first=3, cases=[verdict], faults=[])
     assert proof.holds
     assert "4 kills of 500, 4 of them while a batch ran, 0 problems" in report(proof)
     assert "| broker | 4 | 4 | 0 | 3.0 | 8.0 |" in report(proof)
+    assert "--seed 1 --first 3`" in report(proof)
+    assert "Cases 3 to 3 were run" in report(proof)
     verdict.last_words += ["an earlier driver", "Exception: who knows"]
     assert "who knows" not in report(proof)
     verdict.problems.append("a value is doubled")
