@@ -434,6 +434,16 @@ def _open_on(asked: tuple[ProducerIdAndEpoch, TopicPartition]) -> OpenOn:
     return OpenOn(*asked)
 
 
+async def test_of_all_groups_that_are_told_an_owner_later_one_line_is_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.node() as node, remote_leaders(node) as (_, leaders):
+        for number in range(100):
+            assert await leaders.own_commits(f"g{number}", {}) is False
+        (line,) = (each.getMessage() for each in caplog.records if "owner" in each.getMessage())
+        assert line.startswith("cannot tell group g0 its owner now: ")
+
+
 async def test_owners_are_told_to_logs_groups_and_producers_elsewhere(world: World) -> None:  # O8
     async with world.node() as node, Peer.of(node) as peer:
         await peer.create_topic("t", partitions=2)

@@ -228,7 +228,7 @@ class ClusterLeaders:
             answer = await self._ask(leader.node_id, request, BrokerOwnPartitionResponse)
             fence = Offset(answer.fence_offset)
         except NotLeaderError as error:
-            log.warning("cannot tell %s its owner now: %s", partition, error)
+            self._local.untold("own_partition", partition, error)
         finally:
             if not result.done():
                 result.set_result(fence)
@@ -370,7 +370,7 @@ class ClusterLeaders:
                 return await self._local.own_commits(group, owners)
             await self._ask(target, request, BrokerOwnCommitsResponse)
         except NotLeaderError as error:
-            log.warning("cannot tell group %.100s its owners now: %s", group, error)
+            self._local.untold("own_commits", f"group {group:.100}", error)
             return False
         return True
 
@@ -385,7 +385,7 @@ class ClusterLeaders:
                 return await self._local.own_producers(key, owner)
             await self._ask(target, request, BrokerOwnProducersResponse)
         except NotLeaderError as error:
-            log.warning("cannot tell the owner of %.100s now: %s", key, error)
+            self._local.untold("own_producers", f"producers of {key:.100}", error)
             return False
         return True
 

@@ -332,7 +332,7 @@ class LocalLeaders:
         try:
             await self._groups.decide(group, rule)
         except NotLeaderError as error:
-            self._warn("own_commits", "cannot tell group %.100s its owners now: %s", group, error)
+            self.untold("own_commits", f"group {group:.100}", error)
             return False
         return True
 
@@ -353,7 +353,7 @@ class LocalLeaders:
                 if not await _next_step(loaded.partition, seen, deadline):
                     return False
         except NotLeaderError as error:
-            self._warn("own_producers", "cannot tell the owner of %.100s now: %s", key, error)
+            self.untold("own_producers", f"producers of {key:.100}", error)
             return False
 
     async def attach(self, group: str | None, session: str, epoch: int) -> OwnAnswer:
@@ -377,7 +377,7 @@ class LocalLeaders:
         reason = self._logs.offline().get(partition) if found is None else found.failure
         if reason is None or isinstance(reason, ExhaustedError | NotLeaderError):
             why = reason or "it is not here"
-            self._warn("own_partition", "cannot tell %s its owner now: %s", partition, why)
+            self.untold("own_partition", partition, why)
             return None
         return self._offline(partition, owner, reason)
 
@@ -390,6 +390,10 @@ class LocalLeaders:
             reason,
         )
         return OFFLINE if owner.is_live else NO_FENCE
+
+    def untold(self, kind: str, whom: object, why: object) -> None:
+        """Log that somebody is told an owner later; one line of a kind, a constant, at a time."""
+        self._warn(kind, "cannot tell %s its owner now: %s", whom, why)
 
     def _warn(self, kind: str, message: str, *arguments: object) -> None:
         """Log what is tried again until it is done, for each partition of a claim."""
