@@ -8,7 +8,7 @@ from bench._clusters import BROKERS, running_cluster
 from bench._processes import scratch
 from bench._rigs import TOPIC
 from bench.failover import CUT_OFF, Times, strike, waiting
-from tests.support.network import Network
+from tests.support.network import Network, between
 
 ETCD = "e1"
 
@@ -27,9 +27,7 @@ def main() -> None:
         all_of.create_topic(TOPIC)
         for number in range(int(sys.argv[1])):
             leader = all_of.leader(TOPIC)
-            name = names[all_of.brokers.index(leader)]
-            others = [each for each in network.hosts if each != name]
-            ways = [*((name, each) for each in others), *((each, name) for each in others)]
+            ways = between([names[all_of.brokers.index(leader)]], network.hosts)
             clients = waiting(all_of, leader, number)
             strike(CUT_OFF, partial(network.cut, ways), clients, times)
             network.heal()

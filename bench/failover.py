@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from subprocess import PIPE
 
 from bench._clusters import LEASE_S, Cluster, running_cluster
 from bench._pipelined import Replies, connect, one_record_frames
@@ -133,11 +132,7 @@ def main() -> None:
             strike("paused", signalled(leader, signal.SIGSTOP), impatient, times)
             os.kill(leader.pid, signal.SIGCONT)
             cluster.wait_in_sync(TOPIC)
-    lacks = missing()
-    if lacks is None:
-        done = subprocess.run(apart("bench._cut_off", [f"{pauses}"]), stdout=PIPE, check=True)
-        times |= json.loads(done.stdout)
-    for client_name, how, share, title, limit_s in (
+    figures = [
         (OURS, "killed", 0.5, "killed, p50", None),
         (OURS, "killed", 0.99, f"killed {kills} times, p99", KILLED_S),
         (STOCK, "killed", 0.5, "killed, p50", None),
@@ -145,12 +140,20 @@ def main() -> None:
         (PROBER, "paused", 0.5, "paused, p50", None),
         (PROBER, "paused", 1.0, f"paused {pauses} times, the longest", LEASE_S + 1),
         (STOCK, "paused", 1.0, f"paused {pauses} times, the longest", None),
-        (PROBER, CUT_OFF, 0.5, "cut off, p50", None),
-        (PROBER, CUT_OFF, 1.0, f"cut off {pauses} times, the longest", LEASE_S + 1),
-        (STOCK, CUT_OFF, 1.0, f"cut off {pauses} times, the longest", None),
-    ):
-        if lacks is not None and how == CUT_OFF:
-            continue
+    ]
+    lacks = missing()
+    if lacks is None:
+        command = apart("bench._cut_off", [f"{pauses}"])
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+        times |= json.loads(done.stdout)
+        figures += [
+            (PROBER, CUT_OFF, 0.5, "cut off, p50", None),
+            (PROBER, CUT_OFF, 1.0, f"cut off {pauses} times, the longest", LEASE_S + 1),
+            (STOCK, CUT_OFF, 1.0, f"cut off {pauses} times, the longest", None),
+        ]
+    else:
+        report.note(f"Nobody was cut off: {lacks}.")
+    for client_name, how, share, title, limit_s in figures:
         value = percentile(times[f"{client_name}, {how}"], share)
         report.add(
             Figure(
@@ -163,8 +166,6 @@ def main() -> None:
                 met=None if limit_s is None else value <= limit_s,
             )
         )
-    if lacks is not None:
-        report.note(f"Nobody was cut off: {lacks}.")
     report.note(
         "Another broker leads some 10 ms after the kill. confluent-kafka looks for a leader that "
         "it has lost once a second."

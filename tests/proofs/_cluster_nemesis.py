@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -21,7 +21,7 @@ from tests.proofs._chaos_nemesis import Fault, plan
 from tests.proofs._chaos_rig import Crew
 from tests.support.broker import BrokerProcess
 from tests.support.etcd import EtcdMember
-from tests.support.network import Network
+from tests.support.network import Network, between
 
 SESSION_S = 3.0
 """``broker.session.timeout.ms`` of the brokers."""
@@ -78,12 +78,6 @@ def part(chosen: random.Random, brokers: Sequence[str], members: Sequence[str]) 
         *chosen.sample(brokers, (len(brokers) - 1) // 2),
         *chosen.sample(members, chosen.randrange(len(members))),
     }
-
-
-def between(some: Iterable[str], others: Iterable[str]) -> list[tuple[str, str]]:
-    """Both ways between each of some and each of the others."""
-    pairs = [(one, other) for one in some for other in others if one != other]
-    return pairs + [(other, one) for one, other in pairs]
 
 
 def ring(names: Sequence[str]) -> list[tuple[str, str]]:

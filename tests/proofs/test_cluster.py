@@ -5,14 +5,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.proofs import cluster
+from tests.proofs._chaos_check import Checked
 from tests.proofs._chaos_nemesis import Fault, plan
-from tests.proofs._cluster_nemesis import FAULTS, NETWORK, between, lasts, part, ring
-from tests.support.network import missing
+from tests.proofs._cluster_chapter import Chapter, Script
+from tests.proofs._cluster_nemesis import FAULTS, NETWORK, lasts, part, ring
+from tests.proofs._cluster_report import RECORDS, Proof
+from tests.proofs._cluster_run import SCALE
+from tests.support.network import Frames, between, missing
 
 SLICE = ["--minutes", "0.1", "--chapter-seconds", "6", "--gap", "0.7", "--workloads", "queue"]
 SLICE_S = 120.0
@@ -76,3 +81,35 @@ def test_a_strong_fault_lasts_long() -> None:
     for kind in NETWORK:
         weak, strong = (Fault(kind, 0.0, 0.0, strength) for strength in (0.0, 1.0))
         assert lasts(weak) < lasts(strong)
+
+
+@pytest.mark.parametrize(
+    ("frames", "short", "full"),
+    [
+        (None, True, True),
+        (Frames(dropped=0, delayed=0), False, False),
+        (Frames(dropped=1, delayed=0), True, False),
+        (Frames(dropped=0, delayed=1), True, False),
+        (Frames(dropped=1, delayed=1), True, True),
+    ],
+)
+def test_a_proof_holds_only_if_faults_of_the_network_had_effect(
+    frames: Frames | None, short: bool, full: bool
+) -> None:
+    script = Script(
+        number=1, workload="queue", durability="os", seed="1", seconds=6, gap_s=1, scale=SCALE
+    )
+    for records, seconds, expected in ((1, 6.0, short), (RECORDS, 3600.0, full), (0, 6.0, False)):
+        counts = {"sends acknowledged": records}
+        checked = Checked(problems=[], found={}, counts=counts, seconds=1.0, text="")
+        chapter = Chapter(script, seconds=seconds, checked=checked)
+        proof = Proof(
+            began=datetime(2026, 11, 27, tzinfo=UTC),
+            command="",
+            commit="",
+            frames=frames,
+            chapters=[chapter],
+        )
+        assert proof.holds == expected
+        chapter.own_problems.append("a value is lost")
+        assert not proof.holds

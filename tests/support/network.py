@@ -59,6 +59,12 @@ def apart(module: str, arguments: Sequence[str]) -> list[str]:
     return [*APART, sys.executable, "-m", module, *arguments]
 
 
+def between(some: Iterable[str], others: Iterable[str]) -> list[tuple[str, str]]:
+    """Both ways between each of some and each of the others."""
+    pairs = [(one, other) for one in some for other in others if one != other]
+    return pairs + [(other, one) for one, other in pairs]
+
+
 class Frames(NamedTuple):
     """What became of frames between hosts."""
 
