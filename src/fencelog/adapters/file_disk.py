@@ -338,10 +338,10 @@ class DirectoryLock:
         except BlockingIOError:
             # Empty: the holder has not written its pid yet, or somebody removed the file it wrote.
             pid = os.pread(descriptors[1], 32, 0).decode("ascii", "replace").strip()
+            holder = f"process {pid}" if pid else "another process"
             _close_all(descriptors)
             raise DirectoryInUseError(
-                f"data directory {directory} is in use by "
-                f"{f'process {pid}' if pid else 'another process'}; "
+                f"data directory {directory} is in use by {holder}; "
                 "stop that broker, or start this one with another --data-dir"
             ) from None
         except OSError as error:

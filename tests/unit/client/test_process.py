@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,18 +22,23 @@ PACKAGE = Path(fencelog.__file__).parent
 FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
 
+def status_of_child(run: Callable[[], int]) -> int:
+    """Fork, and return how the child ends: with what ``run`` returns, or 1 if it raises."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = run()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 @FORKS
 def test_a_forked_child_gets_a_connection_of_its_own_and_the_parents_still_works() -> None:
     with FakeBroker() as broker, Client(broker.address) as client:
         assert client.partitions(["t"]) == {"t": [0]}
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                status = 0 if client.partitions(["t"]) == {"t": [0]} else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert status_of_child(lambda: 0 if client.partitions(["t"]) == {"t": [0]} else 2) == 0
         assert client.partitions(["t"]) == {"t": [0]}
 
 
@@ -40,16 +46,15 @@ def test_a_forked_child_gets_a_connection_of_its_own_and_the_parents_still_works
 def test_a_writer_of_the_parent_is_refused_in_a_child() -> None:
     with FakeBroker() as broker, Client(broker.address) as client:
         producer = client.producer(idempotent=False)
-        child = os.fork()
-        if child == 0:
-            status = 1
+
+        def send() -> int:
             try:
                 producer.send("t", b"v")
             except FencelogError as error:
-                status = 0 if "parent process" in str(error) else 2
-            finally:
-                os._exit(status)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+                return 0 if "parent process" in str(error) else 2
+            return 1
+
+        assert status_of_child(send) == 0
         producer.close()
 
 
@@ -57,12 +62,13 @@ def test_a_writer_of_the_parent_is_refused_in_a_child() -> None:
 def test_a_writer_of_the_parent_is_not_closed_by_a_child_and_twice_by_nobody() -> None:
     with FakeBroker() as broker, Client(broker.address) as client:
         producer = client.producer(idempotent=False)
-        child = os.fork()
-        if child == 0:
+
+        def close() -> int:
             signal.alarm(10)  # the loop of the parent's client does not run here
             producer.close()
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            return 0
+
+        assert status_of_child(close) == 0
         producer.send("t", b"v")
         producer.flush()
         producer.close()

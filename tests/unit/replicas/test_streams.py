@@ -148,6 +148,15 @@ async def test_in_fsync_mode_only_what_is_synced_is_acknowledged() -> None:
         await until(lambda: leader.partition().log.high_watermark == 1)
 
 
+async def after_a_power_cut(host: Host) -> Host:
+    """Cut the power of a host, and return what it is afterwards, with its replica open."""
+    await host.stop()
+    again = Host(host.node, host.hosts, host.durability, host.disk.power_loss(Loss.ALL))
+    host.hosts[again.node] = again
+    await again.reopen(key())
+    return again
+
+
 @scenario
 async def test_a_follower_that_crashes_before_its_sync_fetches_again() -> None:
     async with running(2, "fsync") as (leader, follower):
@@ -162,11 +171,7 @@ async def test_a_follower_that_crashes_before_its_sync_fetches_again() -> None:
         follower.partition()._store.sync = never
         leader.produce(b"b")
         await until(lambda: follower.partition().log.log_end_offset == 2)
-        await follower.stop()
-        again = Host(follower.node, follower.hosts, "fsync")
-        again.disk = follower.disk.power_loss(Loss.ALL)
-        follower.hosts[again.node] = again
-        await again.reopen(key())
+        again = await after_a_power_cut(follower)
         assert again.partition().log.log_end_offset == 1
         assert leader.partition().log.high_watermark == 1
         again.follow(1, 1)
@@ -190,11 +195,7 @@ async def test_owners_and_seals_are_synced_by_each_replica(what: str) -> None:  
             case _:
                 leader.produce(b"a")
         await until(lambda: leader.partition().log.high_watermark == 1)
-        await follower.stop()
-        again = Host(follower.node, follower.hosts, "os")
-        again.disk = follower.disk.power_loss(Loss.ALL)
-        follower.hosts[again.node] = again
-        await again.reopen(key())
+        again = await after_a_power_cut(follower)
         assert again.partition().log.log_end_offset == (0 if what == "record" else 1)
         assert again.partition().log.owner(None) == (owner if what == "owner" else None)
         await again.stop()
