@@ -68,4 +68,10 @@ def shown_offsets(node: Node, name: TopicPartition) -> ShownOffsets | None:
         return None
     log = replica.log
     seal = -1 if log.sealed_at is None else log.sealed_at
-    return ShownOffsets(log.log_start_offset, log.last_stable_offset, log.high_watermark, seal)
+    return ShownOffsets(
+        log.log_start_offset,
+        log.last_stable_offset,
+        log.high_watermark,
+        seal,
+        is_compacted="compact" in log.config.cleanup_policy,
+    )

@@ -28,6 +28,8 @@ class ShownOffsets(NamedTuple):
     high_watermark: int
     sealed_at: int = UNKNOWN
     """Of the seal of a stream's segment (R2)."""
+    is_compacted: bool = False
+    """A start that reads such a log knows no transaction by batches that retention deleted."""
 
 
 class CommittedLogs:
@@ -98,15 +100,19 @@ class CommittedLogs:
         except CorruptionError as error:
             return [str(error)]
 
-    def last_stable_offset(self, name: TopicPartition, log_start: int) -> int:
+    def last_stable_offset(self, name: TopicPartition, log_start: int, begun_at: int = 0) -> int:
         """Where it must be, once all that is committed is below the high watermark."""
-        end = self._ends.get(name, 0)
-        return self._ledgers.setdefault(name, Ledger()).last_stable_offset(end, log_start)
+        ledger = self._ledgers.setdefault(name, Ledger())
+        return ledger.last_stable_offset(self._ends.get(name, 0), log_start, begun_at=begun_at)
 
     def shown_problems(self, name: TopicPartition, shown: ShownOffsets) -> Iterator[str]:
         """Yield what a leader shows otherwise, whose high watermark is the end of all this."""
-        expected = self.last_stable_offset(name, shown.log_start)
-        if shown.last_stable != expected:
+        start = shown.log_start
+        expected = most = self.last_stable_offset(name, start)
+        if shown.is_compacted:
+            # A transaction that goes on begins at the first of its batches that is left.
+            most = self.last_stable_offset(name, start, begun_at=start)
+        if not expected <= shown.last_stable <= most:
             yield f"the last stable offset is {shown.last_stable}, expected {expected} (E10)"
         seal = self.sealed_at(name)
         # A seal above the high watermark may not be there for good.

@@ -162,15 +162,15 @@ class Ledger:
             return None
         return f"a second marker of epoch {epoch}, though nothing is open (E10)"
 
-    def last_stable_offset(self, high_watermark: int, log_start: int) -> int:
+    def last_stable_offset(self, high_watermark: int, log_start: int, *, begun_at: int = 0) -> int:
         """Where the last stable offset must be; the high watermark never goes back between calls.
 
-        A transaction is undecided until its marker is below the high watermark.
+        A transaction is undecided until its marker is below the high watermark. ``begun_at``: those
+        that began below are not known any more.
         """
         ended = self._ended
         while ended and ended[0][1] < high_watermark:
             ended.popleft()
-        lowest = min(high_watermark, next(iter(self.open.values()), high_watermark))
-        for first_offset, _ in ended:
-            lowest = min(lowest, first_offset)
-        return max(lowest, log_start)
+        begun = [*self.open.values(), *(first_offset for first_offset, _ in ended)]
+        lowest = min((each for each in begun if each >= begun_at), default=high_watermark)
+        return max(min(lowest, high_watermark), log_start)

@@ -7,8 +7,10 @@ import pytest
 from fencelog.coordination.transaction.state import TxnState
 from fencelog.coordination.versioned.records import ProducerKey, forget
 from fencelog.coordination.versioned.state import Phase
-from fencelog.types import ProducerId
-from fencelog.wire.batch import SEQUENCE_MODULUS
+from fencelog.types import Offset, ProducerId
+from fencelog.wire.batch import SEQUENCE_MODULUS, read_header
+from fencelog_sim.monitors.committed import CommittedLogs, ShownOffsets
+from fencelog_sim.monitors.ledger import Ledger
 from tests.unit.sim.files import (
     DATA,
     GROUPS,
@@ -468,3 +470,22 @@ def test_the_last_stable_offset_waits_for_markers_below_the_high_watermark() -> 
     assert ledger.last_stable_offset(3, 0) == 1
     assert ledger.last_stable_offset(3, 2) == 2  # D4
     assert ledger.last_stable_offset(4, 0) == 4
+
+
+@pytest.mark.parametrize(
+    ("last_stable", "is_compacted", "is_told"),
+    [(2, True, False), (3, True, False), (4, True, True), (1, True, True), (3, False, True)],
+)
+def test_a_compacted_log_need_not_know_transactions_whose_batches_are_deleted(
+    last_stable: int, is_compacted: bool, is_told: bool
+) -> None:  # E10
+    committed = CommittedLogs()
+    ledger = committed._ledgers[DATA] = Ledger()
+    committed._ends[DATA] = 5
+    for producer_id, offset in ((8, 1), (9, 3)):
+        header = read_header(data(producer_id, txn=True))._replace(base_offset=Offset(offset))
+        assert ledger.data(header) is None
+    shown = ShownOffsets(2, last_stable, 5, is_compacted=is_compacted)
+    told = [*committed.shown_problems(DATA, shown)]
+    expected = [f"the last stable offset is {last_stable}, expected 2 (E10)"]
+    assert told == (expected if is_told else [])
