@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.cluster_state import Changed, ClusterState, PartitionKey, StoredState
@@ -25,7 +26,15 @@ class Unreliable(SimMetadata):
 
     spoil: Callable[[], Awaitable[None]] | None = None
     """Runs once, before the next commit, and may raise in its place."""
+    stored: Callable[[], Awaitable[None]] | None = None
+    """Runs once, between the next commit and its answer."""
     loses_answer = False
+    is_unreadable = False
+
+    async def get(self, key: str) -> tuple[bytes, int] | None:
+        if self.is_unreadable:
+            raise StorageError("no answer")
+        return await super().get(key)
 
     async def commit(
         self, writes: Sequence[MetadataWrite], *, unchanged: Mapping[str, int] | None = None
@@ -33,11 +42,14 @@ class Unreliable(SimMetadata):
         spoil, self.spoil = self.spoil, None
         if spoil is not None:
             await spoil()
-        stored = await super().commit(writes, unchanged=unchanged)
+        is_stored = await super().commit(writes, unchanged=unchanged)
+        stored, self.stored = self.stored, None
+        if stored is not None:
+            await stored()
         if self.loses_answer:
             self.loses_answer = False
             raise UnknownOutcomeError("the answer was lost")
-        return stored
+        return is_stored
 
 
 @dataclass
@@ -196,6 +208,62 @@ async def test_a_store_that_refuses_is_asked_again() -> None:
         here.session.spoil = fails
         here.hosts[1].follow(1, 1)
         await until(lambda: here.state.isr == (1, 2))
+
+
+@scenario
+async def test_a_refusal_after_a_lost_answer_does_not_say_that_nothing_is_stored() -> None:
+    async with stage((1,)) as here:
+        refused = asyncio.Event()
+
+        async def refuses() -> None:
+            refused.set()
+            raise StorageError("not sent: no connection")
+
+        here.session.loses_answer = here.session.is_unreadable = True
+        here.hosts[1].follow(1, 1)
+        await until(lambda: here.state.isr == (1, 2))
+        here.session.spoil = refuses
+        await refused.wait()
+        progress = here.hosts[0].led.get(key()).progress
+        assert not progress.is_settled  # 2 may be elected, so nothing is committed without it
+        here.session.is_unreadable = False
+        await until(lambda: progress.is_settled)
+        assert here.members() == (1, 2)
+
+
+async def _take_out(here: Stage) -> None:
+    """Broker 2 has died: the controller takes it out, and the leader's copy shows that."""
+    here.hosts[1].is_up = False
+    for wire in here.hosts[1].wires:
+        wire.close()
+    here.put(NAME.text, here.state._replace(isr=(NodeId(1),)).encode())
+    version = here.store.values[NAME.text][1]
+    await until(lambda: here.cluster.partitions[NAME].version == version)
+
+
+@scenario
+async def test_what_is_seen_before_the_answer_to_ones_own_write_counts_after_it() -> None:
+    async with stage((1,)) as here:
+        here.session.stored = partial(_take_out, here)
+        here.hosts[1].follow(1, 1)
+        await until(lambda: not here.hosts[1].is_up)
+        here.hosts[0].produce(b"x")
+        await until(lambda: here.hosts[0].partition().log.high_watermark == 1)
+        assert here.members() == (1,)
+
+
+@scenario
+async def test_what_is_seen_while_ones_own_write_is_refused_counts_after_it() -> None:
+    async with stage((1, 2)) as here:
+
+        async def refuses() -> None:
+            await _take_out(here)
+            raise StorageError("not sent: no connection")
+
+        here.session.spoil = refuses
+        here.hosts[0].produce(b"x")
+        await until(lambda: here.hosts[0].partition().log.high_watermark == 1)
+        assert here.members() == (1,)
 
 
 @scenario

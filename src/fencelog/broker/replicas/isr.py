@@ -176,6 +176,12 @@ class IsrWriter:
             self._settle(led, stored.state, stored.version)
             self.look_at(led.key)
 
+    def _adopt_newer(self, led: Led) -> None:
+        """What was seen while a write of ours was on its way was left: it counts now."""
+        known = self._cluster.partitions.get(PartitionKey(*led.key))
+        if known is not None and known.version > led.version:
+            self.adopt(led, known)
+
     def _settle(self, led: Led, state: PartitionState, version: int) -> None:
         """These are the members, and no write of ours is on its way any more."""
         if state.leader_epoch != led.progress.leader_epoch:
@@ -261,12 +267,14 @@ class IsrWriter:
             for each in proposals:  # nothing of it is stored
                 each.led.progress.settled(each.led.progress.isr)
                 self._led.changed(each.led.key)
+                self._adopt_newer(each.led)
             await asyncio.sleep(RETRY_S)
             return
         if is_stored:
             for each in proposals:
                 assert each.write.expected_version is not None
                 self._settle(each.led, each.state, each.write.expected_version + 1)
+                self._adopt_newer(each.led)
         elif len(proposals) > 1:
             for each in proposals:
                 await self._write([each])
@@ -279,10 +287,15 @@ class IsrWriter:
         unchanged: dict[str, int] = {}
         for each in proposals:
             unchanged |= each.unchanged
+        is_doubtful = False
         while True:
             try:
                 return await commit_known(self._store, writes, unchanged=unchanged)
-            except UnknownOutcomeError as error:
+            except StorageError as error:
+                # Once an outcome was unknown, what is refused now may be stored since then.
+                is_doubtful = is_doubtful or isinstance(error, UnknownOutcomeError)
+                if not is_doubtful:
+                    raise
                 log.warning("asking again whether the in-sync replicas are stored: %s", error)
                 await asyncio.sleep(RETRY_S)
 
@@ -298,6 +311,7 @@ class IsrWriter:
             log.error("%s", error)  # noqa: TRY400 - what another wrote needs no traceback
             return
         self._settle(proposal.led, state, found[1])
+        self._adopt_newer(proposal.led)
 
     async def _get(self, key: str) -> tuple[bytes, int] | None:
         while True:
