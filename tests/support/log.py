@@ -7,6 +7,7 @@ from fencelog.log.ownership import Owner
 from fencelog.log.partition_log import PartitionLog
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.snapshot import encode_snapshot
+from fencelog.log.transactions import aborted_between
 from fencelog.log.values import Appended, Duplicate, Isolation, MarkerToWrite, ReadPlan, Rejected
 from fencelog.log.verification import VerificationGuard
 from fencelog.types import Offset
@@ -249,7 +250,7 @@ class Driver:
         position = self.log.log_start_offset
         while headers := self.read(position, isolation):
             position = headers[-1].next_offset
-            aborted = self.log.aborted_transactions(headers[0].base_offset, position)
+            aborted = aborted_between(self.log.aborted, headers[0].base_offset, position)
             for header in headers:
                 is_void = isolation is Isolation.TRANSACTIONAL and any(
                     entry.producer_id == header.producer_id

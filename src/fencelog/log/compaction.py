@@ -29,7 +29,7 @@ from hashlib import blake2b
 
 from fencelog.errors import WireError
 from fencelog.log.state import LogState
-from fencelog.log.transactions import Transactions
+from fencelog.log.transactions import Transactions, aborted_between
 from fencelog.types import Buffer, Offset, ProducerEpoch, ProducerId, TimestampMs
 from fencelog.wire.batch import BatchHeader
 from fencelog.wire.control import OwnershipRecord, Seal, read_control
@@ -73,7 +73,7 @@ def _is_aborted(transactions: Transactions, header: BatchHeader) -> bool:
     offset = header.base_offset
     return header.is_transactional and any(
         entry.producer_id == header.producer_id and entry.first_offset <= offset < entry.last_offset
-        for entry in transactions.aborted_between(offset, Offset(offset + 1))
+        for entry in aborted_between(transactions.aborted, offset, Offset(offset + 1))
     )
 
 

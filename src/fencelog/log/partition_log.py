@@ -15,8 +15,8 @@ How the broker and the storage use it:
 6. The flusher: ``take_unflushed()`` -> writes, in order; ``written(end)`` when the files have them,
    ``flushed(end)`` when they are durable in the mode in force, ``failed()`` if they never will be.
    ``advance_high_watermark(end)`` when all in-sync replicas have them.
-7. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, then
-   ``aborted_transactions(offset, end)`` for what was read; ``offset_for_timestamp``.
+7. Readers: ``read(offset, max_bytes, isolation)`` -> ``ReadPlan | ErrorCode``, and ``aborted`` in
+   the same step, for what was read by then; ``offset_for_timestamp``.
 8. Upkeep: ``expire_producers``, ``roll_if_due``, ``retained_from``, ``advance_start``;
    ``checkpoint`` for recovery; ``finish`` before a segment of a stream loses its files.
 

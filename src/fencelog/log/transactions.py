@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from operator import attrgetter
 
 from fencelog.log.values import AbortedTransaction
@@ -23,7 +23,8 @@ class Transactions:
         # because a transaction begins at the log's end. An ended one is removed at the front only.
         self._unstable: OrderedDict[Offset, Offset | None] = OrderedDict()
         self.aborted: list[AbortedTransaction] = []
-        """In order of their markers' offsets, as in the index files."""
+        """In order of their markers' offsets, as in the index files. A read keeps the list that it
+        began with: what is forgotten meanwhile stays there, for the records that it has read."""
 
     def begin(self, producer_id: ProducerId, first_offset: Offset) -> None:
         """A transaction's first record is at this offset."""
@@ -61,26 +62,28 @@ class Transactions:
             del unstable[first_offset]
         return high_watermark
 
-    def aborted_between(self, fetch_offset: Offset, end_offset: Offset) -> list[AbortedTransaction]:
-        """Return the aborted transactions that may have records between two offsets."""
-        found = []
-        start = bisect_left(self.aborted, fetch_offset, key=_last_offset)
-        for number in range(start, len(self.aborted)):
-            transaction = self.aborted[number]
-            if transaction.first_offset < end_offset:
-                found.append(transaction)
-            if transaction.last_stable_offset >= end_offset:
-                break
-        return found
-
     def forget(self, markers: Collection[Offset]) -> None:
-        """Forget the aborted transactions of these markers: no other batch of them is left.
-
-        Makes a new list, because a reader may be iterating over the old one.
-        """
+        """Forget the aborted transactions of these markers: no other batch of them is left."""
         if markers:
             self.aborted = [entry for entry in self.aborted if entry.last_offset not in markers]
 
     def truncate_start(self, log_start: Offset) -> None:
         """Forget aborted transactions that end before the log's start."""
-        del self.aborted[: bisect_left(self.aborted, log_start, key=_last_offset)]
+        ended = bisect_left(self.aborted, log_start, key=_last_offset)
+        if ended:
+            self.aborted = self.aborted[ended:]
+
+
+def aborted_between(
+    aborted: Sequence[AbortedTransaction], fetch_offset: Offset, end_offset: Offset
+) -> list[AbortedTransaction]:
+    """Return those of a log's aborted transactions that may have records between two offsets."""
+    found = []
+    start = bisect_left(aborted, fetch_offset, key=_last_offset)
+    for number in range(start, len(aborted)):
+        transaction = aborted[number]
+        if transaction.first_offset < end_offset:
+            found.append(transaction)
+        if transaction.last_stable_offset >= end_offset:
+            break
+    return found

@@ -1,6 +1,6 @@
 """What anybody may ask of a partition's log; nothing here changes it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from fencelog.log.ownership import Owner
 from fencelog.log.recovery_checkpoint import RecoveryCheckpoint, checkpoint_of
@@ -73,11 +73,13 @@ class LogView:
         """Return each transaction that has records here and no marker, oldest first."""
         return self._state.open_transactions()
 
-    def aborted_transactions(
-        self, fetch_offset: Offset, end_offset: Offset
-    ) -> list[AbortedTransaction]:
-        """Return the aborted transactions with records in ``[fetch_offset, end_offset)``."""
-        return self._state.transactions.aborted_between(fetch_offset, end_offset)
+    @property
+    def aborted(self) -> Sequence[AbortedTransaction]:
+        """The aborted transactions of which records may be left, for ``aborted_between``.
+
+        Taken before records are read: their transactions stay in it, whatever is forgotten since.
+        """
+        return self._state.transactions.aborted
 
     def owner(self, group: str | None) -> Owner | None:
         """Return the last grant in a group, or its end; None: there was none (O8)."""

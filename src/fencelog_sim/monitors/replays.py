@@ -17,6 +17,7 @@ from fencelog.log.partition_log import PartitionLog
 from fencelog.log.producers import UNKNOWN_SEQUENCE, ProducerState
 from fencelog.log.rebuild import LogBuilder
 from fencelog.log.state import LogState
+from fencelog.log.transactions import aborted_between
 from fencelog.log.values import MarkerToWrite
 from fencelog.types import Instant, Offset, ProducerId
 from fencelog_sim.monitors.ledger import UNKNOWN
@@ -253,7 +254,7 @@ def _aborted(log: LogOracle, found: Iterable[tuple[int, ...]]) -> list[tuple[int
 
 def _ledger_difference(log: LogOracle, live: PartitionLog) -> Iterator[str]:
     """The log's own state, compared with the oracle's ledger."""
-    live_aborted = live.aborted_transactions(live.log_start_offset, live.log_end_offset)
+    live_aborted = aborted_between(live.aborted, live.log_start_offset, live.log_end_offset)
     seen_aborted = [
         each for each in log.ledger.aborted if each.marker_offset >= live.log_start_offset
     ]

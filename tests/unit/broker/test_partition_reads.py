@@ -112,6 +112,33 @@ async def test_the_ends_are_no_newer_than_the_records_that_come_with_them() -> N
     assert rig.partition.log.high_watermark == 2
 
 
+@pytest.mark.parametrize("start", [2, 3])
+async def test_what_a_read_returns_stays_aborted_where_the_log_start_passes_it_meanwhile(
+    start: int,
+) -> None:  # E10
+    rig = await Rig.of()
+    rig.append_in_transaction(5)
+    rig.mark(abort(5))
+    rig.append()
+    await rig.flush()
+    original = rig.partition._store.read
+
+    class Racing:
+        """The store, with a DeleteRecords that ends while it reads."""
+
+        async def read(self, plan: ReadPlan, *, to_send: bool) -> Batches:
+            found = await original(plan, to_send=to_send)
+            rig.partition.advance_start(Offset(start))
+            return found
+
+    rig.partition._reads._store = Racing()  # type: ignore[assignment]
+    found = await rig.partition.read(Offset(0), EVERY, Isolation.TRANSACTIONAL)
+    assert [header.base_offset for header, _ in iterate(found.records)] == [0, 1, 2]
+    assert [each[:2] for each in found.aborted] == [(5, 0)]
+    rest = await rig.partition.read(Offset(start), EVERY, Isolation.TRANSACTIONAL)
+    assert not rest.aborted
+
+
 # -- settings and upkeep -----------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from fencelog.log.config import LogConfig
 from fencelog.log.layout import decode_aborted
 from fencelog.log.segment import Segment
 from fencelog.log.state import LogState
+from fencelog.log.transactions import aborted_between
 from fencelog.log.values import Appended, Duplicate, Isolation
 from fencelog.wire.batch import Compression, read_header
 from fencelog.wire.filtering import delete_horizon
@@ -196,7 +197,7 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_is_there_and_until_its_
     files.roll()
     files.compact(NOW_MS + 10)
     assert files.markers() == [1, 3], "the batch at 0 went in this round only; 3 got a horizon"
-    assert files.log.aborted_transactions(0, 6) == []
+    assert aborted_between(files.log.aborted, 0, 6) == []
     files.compact(NOW_MS + 20)
     assert files.markers() == [1, 3]
     assert [delete_horizon(h) for h, _ in files.batches() if h.is_control] == [
@@ -221,9 +222,10 @@ def test_what_is_left_of_a_transaction_is_never_open_or_visible_again() -> None:
         rebuilt = files.rebuilt()
         assert rebuilt.open_transactions() == []
         assert rebuilt.last_stable_offset == rebuilt.log_end_offset
-        entries = {entry.last_offset for entry in rebuilt.aborted_transactions(0, 100)}
+        entries = {entry.last_offset for entry in aborted_between(rebuilt.aborted, 0, 100)}
         # An entry stays for a round longer than the batches, for readers that are under way.
-        assert entries <= {entry.last_offset for entry in files.log.aborted_transactions(0, 100)}
+        live = aborted_between(files.log.aborted, 0, 100)
+        assert entries <= {entry.last_offset for entry in live}
 
 
 # Producers

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fencelog.log.transactions import aborted_between
 from fencelog.wire.records import read_records
 from tests.unit.log.files import NOW_MS, Files, KeyValue
 
@@ -88,7 +89,7 @@ def check(files: Files, newest: dict, pending: dict) -> None:
         p.producer_id: (p.producer_epoch, p.last_sequence) for p in files.log.producers()
     }
     for log in (files.log, rebuilt):
-        void = log.aborted_transactions(0, log.log_end_offset)
+        void = aborted_between(log.aborted, 0, log.log_end_offset)
         seen: dict[str, tuple[int, str | None]] = {}
         for header, batch in files.batches():
             is_void = header.is_transactional and any(

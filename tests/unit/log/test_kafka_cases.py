@@ -8,6 +8,7 @@ from fencelog.errors import ErrorCode
 from fencelog.log.config import LogConfig
 from fencelog.log.index import OffsetIndex, TimeIndex
 from fencelog.log.rebuild import LogBuilder
+from fencelog.log.transactions import aborted_between
 from fencelog.log.values import Appended, Duplicate, Isolation
 from fencelog.types import Offset
 from fencelog.wire.batch import SEQUENCE_MODULUS, read_header
@@ -111,7 +112,7 @@ def test_a_marker_without_data_leaves_no_aborted_transaction() -> None:  # E10
     partition.mark(abort(7))
     partition.mark(abort(7, epoch=1))
     partition.flush()
-    assert partition.log.aborted_transactions(Offset(0), partition.log.log_end_offset) == []
+    assert aborted_between(partition.log.aborted, Offset(0), partition.log.log_end_offset) == []
     assert partition.log.last_stable_offset == partition.log.log_end_offset
 
 
@@ -124,7 +125,7 @@ def test_an_aborted_transaction_is_listed_in_every_segment_that_it_spans() -> No
     assert len(partition.log.segment_base_offsets) == 4
     for log in (partition.log, partition.rebuilt()):
         for offset in range(4):
-            (entry,) = log.aborted_transactions(Offset(offset), Offset(offset + 1))
+            (entry,) = aborted_between(log.aborted, Offset(offset), Offset(offset + 1))
             assert (entry.producer_id, entry.first_offset, entry.last_offset) == (7, 0, 4)
     assert partition.visible(Isolation.TRANSACTIONAL) == []
     assert partition.visible(Isolation.REPLICATED) == [0, 1, 2, 3]

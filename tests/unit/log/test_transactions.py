@@ -4,6 +4,7 @@ import pytest
 
 from fencelog.errors import ErrorCode
 from fencelog.log.producers import ProducerState
+from fencelog.log.transactions import aborted_between
 from fencelog.log.validation import changes_something
 from fencelog.log.values import Appended, Isolation, OpenTransaction, Rejected
 from tests.support.log import NOW_MS, Driver, abort, commit, flush_and_commit, make_batch, marker
@@ -106,7 +107,7 @@ def test_aborted_transactions_are_those_that_overlap_the_data(  # E10
     partition.produce_in_transaction(8, count=2)  # 5-6
     partition.mark(abort(8))  # 7
     partition.produce()  # 8
-    aborted = partition.log.aborted_transactions(fetch, end)
+    aborted = aborted_between(partition.log.aborted, fetch, end)
     assert [entry.producer_id for entry in aborted] == found
 
 
@@ -116,7 +117,7 @@ def test_the_search_for_aborted_transactions_goes_on_past_one_that_began_later()
     partition.produce_in_transaction(8)  # 1
     partition.mark(abort(8))  # 2
     partition.mark(abort(7))  # 3
-    found = partition.log.aborted_transactions(0, 1)
+    found = aborted_between(partition.log.aborted, 0, 1)
     assert [(entry.producer_id, entry.last_stable_offset) for entry in found] == [(7, 4)]
 
 
@@ -191,7 +192,7 @@ def test_a_repeated_marker_changes_nothing_and_waits_for_the_first() -> None:
     assert partition.mark(commit(7)) == Appended(1, 2)
     assert partition.mark(commit(7)) == Appended(2, 2)
     assert partition.mark(abort(7)) == Appended(2, 2)
-    assert partition.log.aborted_transactions(0, 10) == []
+    assert aborted_between(partition.log.aborted, 0, 10) == []
     assert partition.log.log_end_offset == 2
 
 

@@ -5,6 +5,7 @@ from random import Random
 
 from fencelog.errors import StorageError
 from fencelog.log.ownership import Owner
+from fencelog.log.transactions import aborted_between
 from fencelog.log.values import Appended
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
@@ -153,7 +154,7 @@ def check_state(world: World, stored: bytes) -> None:
         assert again == Appended(record.offset, record.offset + 1), group  # O9
     assert {p.producer_id: p.last_sequence for p in log.producers()} == last_sequences
     assert {t.producer_id: t.first_offset for t in log.open_transactions()} == first_offsets
-    found = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
+    found = aborted_between(log.aborted, log.log_start_offset, log.log_end_offset)
     assert [entry[:3] for entry in found] == aborted
     assert log.last_stable_offset == min([*first_offsets.values(), log.log_end_offset])
 

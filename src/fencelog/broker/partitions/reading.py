@@ -7,6 +7,7 @@ from typing import NamedTuple
 from fencelog.broker.partitions.tail_cache import Tail
 from fencelog.errors import CorruptionError, ErrorCode, ExhaustedError, StorageError
 from fencelog.log.partition_log import PartitionLog
+from fencelog.log.transactions import aborted_between
 from fencelog.log.values import AbortedTransaction, Isolation, ReadPlan
 from fencelog.storage.partition_store import PartitionStore
 from fencelog.storage.seal_store import SealStore
@@ -87,6 +88,7 @@ class Reads:
             partition_log.last_stable_offset,
             partition_log.log_start_offset,
         )
+        known_aborted = partition_log.aborted
         if isinstance(plan, ErrorCode):
             return Fetched(plan, *ends)
         if plan.is_empty or (max_bytes <= 0 and not at_least_one):
@@ -100,7 +102,7 @@ class Reads:
         self._tail.wanted = self._tail.wanted or end_offset >= plan.upper_offset
         aborted: Sequence[AbortedTransaction] = ()
         if isolation is Isolation.TRANSACTIONAL and parts:
-            aborted = partition_log.aborted_transactions(plan.offset, end_offset)
+            aborted = aborted_between(known_aborted, plan.offset, end_offset)
         return Fetched(ErrorCode.NONE, *ends, parts, end_offset, aborted, plan)
 
     async def find_timestamp(
