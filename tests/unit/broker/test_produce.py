@@ -1,6 +1,7 @@
 """Produce through a whole node: when it answers, what it refuses, what a failing disk does."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -9,6 +10,8 @@ from fencelog.errors import ErrorCode
 from fencelog.wire.batch import Compression
 from fencelog.wire.records import RecordToWrite, build_batch
 from tests.support.node import HeldDisk, Peer, World, batch, until, visible
+from tests.support.transactions import partition_of
+from tests.unit.broker.test_replica_roles import progress_of
 
 
 async def held(disk: HeldDisk) -> None:
@@ -72,6 +75,32 @@ def test_acks_below_all_never_wait(world: World, acks: int) -> None:  # D1, F5
             assert (await peer.produce("t", batch("b"))).base_offset == 1
 
     run(scenario())
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+async def test_what_was_answered_keeps_no_memory_while_nothing_is_committed(
+    world: World, acks: int
+) -> None:  # F5
+    size = 100_000
+
+    def kept() -> int:
+        gc.collect()
+        views = [each for each in gc.get_objects() if type(each) is memoryview]
+        return sum(each.nbytes for each in views if each.nbytes >= size)
+
+    async with world.node(crash=True, tail_bytes_max=0) as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        partition = partition_of(node, "t")
+        partition.lead(progress_of(partition))  # broker 2 is in sync, and does not fetch
+        before = kept()
+        for _ in range(3):
+            peer.send_produce("t", batch("x" * size), acks=acks, timeout_ms=1)
+            if acks:
+                answer = await peer.produced()
+                assert answer.error is (ErrorCode.NONE if acks > 0 else ErrorCode.REQUEST_TIMED_OUT)
+        await until(lambda: partition.durable_end == 3, "all is written")
+        await until(lambda: kept() <= before, "no records are kept")
+        assert partition.log.high_watermark == 0
 
 
 def test_pipelined_batches_are_answered_in_order_and_a_gap_is_refused(world: World) -> None:

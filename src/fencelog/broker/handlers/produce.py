@@ -67,6 +67,7 @@ class _Waiting:
         "_pending",
         "_promise",
         "_results",
+        "acks",
         "deferred",
         "request",
         "tags",
@@ -76,6 +77,7 @@ class _Waiting:
     def __init__(self, broker: Broker, request: Request, message: ProduceRequest) -> None:
         self._broker = broker
         self.request = request
+        self.acks = message.acks
         self.transactional_id = message.transactional_id
         self.tags = message.tags
         """What fencelog's own clients say of batches; of other requests it is empty."""
@@ -95,7 +97,10 @@ class _Waiting:
         self.settle(partition.name.topic, result)
 
     def wait(self, topic: str, result: PartitionResult, end: Offset, partition: Partition) -> None:
-        """Add a result that is valid once ``end`` is committed."""
+        """Add a result that is valid once ``end`` is committed, or with acks 0 and 1 at once."""
+        if self.acks >= 0:
+            self.settle(topic, result)  # with too few replicas in sync a wait has no end
+            return
         results = self._results.setdefault(topic, [])
         position = len(results)
         results.append(result)
@@ -110,15 +115,15 @@ class _Waiting:
 
         partition.when_committed(end, done)
 
-    def answer(self, acks: int, timeout_ms: int) -> Reply | Pending:
+    def answer(self, timeout_ms: int) -> Reply | Pending:
         """Return the reply if there is nothing to wait for (acks 0 and 1 never wait)."""
-        if acks == 0:
+        if self.acks == 0:
             failed = any(r.error for results in self._results.values() for r in results)
             if failed:
                 raise _refused_without_acks()
             return None
         self._pending -= 1
-        if self._pending == 0 or acks == 1:
+        if self._pending == 0:
             return self._reply()
         self._promise = Pending()
         self._broker.deadlines.add(self, max(timeout_ms, 1) / 1000)
@@ -142,6 +147,8 @@ class _Waiting:
                 for r in results
             ]
         self._promise.settle(self._reply())
+        # The commit may be far away: until then the wait keeps no records.
+        self.request = Request(self.request.header, memoryview(b""), self.request.connection)
 
     def _reply(self) -> Reply:
         version, results = self.request.header.api_version, self._results
@@ -149,9 +156,8 @@ class _Waiting:
         if self._broker.placement is not None and version >= LEADERS_FROM:
             leaders = (each.current_leader for parts in results.values() for each in parts)
             endpoints = endpoints_of(self._broker, leaders)
-        return respond(
-            self.request, write_produce_response(version, results.items(), endpoints=endpoints)
-        )
+        written = write_produce_response(version, results.items(), endpoints=endpoints)
+        return respond(self.request, written)
 
 
 def _refused_without_acks() -> WireError:
@@ -171,9 +177,9 @@ def produce(broker: Broker, request: Request) -> Answer:
     waiting = _Waiting(broker, request, message)
     for topic, partitions in message.topics:
         for index, records in partitions:
-            _take(broker, request, waiting, message.acks, topic, index, records)
+            _take(broker, request, waiting, topic, index, records)
     if waiting.deferred is None:
-        return waiting.answer(message.acks, message.timeout_ms)
+        return waiting.answer(message.timeout_ms)
     return _finish(broker, request, message, waiting, waiting.deferred)
 
 
@@ -187,7 +193,7 @@ async def _in_time_slices(broker: Broker, request: Request) -> Reply | Pending:
     waiting = _Waiting(broker, request, message)
     every = ((topic, index, records) for topic, parts in message.topics for index, records in parts)
     async for requested in broker.time_slices.each(every):
-        _take(broker, request, waiting, message.acks, *requested)
+        _take(broker, request, waiting, *requested)
     return await _finish(broker, request, message, waiting, waiting.deferred or _Deferred())
 
 
@@ -195,7 +201,6 @@ def _take(
     broker: Broker,
     request: Request,
     waiting: _Waiting,
-    acks: int,
     topic: str,
     index: int,
     records: memoryview | None,
@@ -221,7 +226,7 @@ def _take(
         refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
     if partition.checks_batches:
         try:
-            refused = check_at_once(valid, acks)
+            refused = check_at_once(valid, waiting.acks)
         except LimitError:
             _deferred(waiting).unopened.append(valid)
             return
@@ -348,11 +353,9 @@ def _is_not_the_owners(waiting: _Waiting, partition: Partition, header: BatchHea
     return True
 
 
-def _is_refused_now(
-    waiting: _Waiting, partition: Partition, header: BatchHeader, acks: int
-) -> bool:
+def _is_refused_now(waiting: _Waiting, partition: Partition, header: BatchHeader) -> bool:
     """Refuse a deferred batch if its partition has changed meanwhile; return whether it has."""
-    lacking = lacks_replicas(partition, acks)
+    lacking = lacks_replicas(partition, waiting.acks)
     if lacking is not None:
         waiting.refuse(partition, header, lacking)
         return True
@@ -447,7 +450,7 @@ async def _finish(
             waiting.refuse(partition, header, checked)
             continue
         _, header, batch = checked
-        if _is_refused_now(waiting, partition, header, message.acks):
+        if _is_refused_now(waiting, partition, header):
             continue
         if header.is_transactional:
             refuse_stale_connection(broker, request, header.producer_id, header.producer_epoch)
@@ -466,8 +469,8 @@ async def _finish(
         # A marker that is appended meanwhile invalidates the guard.
         verified = await verify(broker, message.transactional_id, producer, names, version)
         async for each in broker.time_slices.each(batches):
-            _append_verified(broker, waiting, each, verified, message.acks, version)
-    return waiting.answer(message.acks, message.timeout_ms)
+            _append_verified(broker, waiting, each, verified, version)
+    return waiting.answer(message.timeout_ms)
 
 
 def _append_verified(
@@ -475,7 +478,6 @@ def _append_verified(
     waiting: _Waiting,
     requested: _Unverified,
     verified: Verified,
-    acks: int,
     version: int,
 ) -> None:
     partition, header, batch, guard = requested
@@ -483,7 +485,7 @@ def _append_verified(
     if error is ErrorCode.NONE and verified.is_stale(partition.log, header.producer_id):
         error = ErrorCode.NOT_ENOUGH_REPLICAS  # retriable: it is verified again
     if error is ErrorCode.NONE:
-        if _is_refused_now(waiting, partition, header, acks):
+        if _is_refused_now(waiting, partition, header):
             return
         _append_transactional(broker, waiting, partition, header, batch, guard)
         return
