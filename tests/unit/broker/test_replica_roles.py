@@ -350,6 +350,6 @@ async def test_a_follower_begins_where_its_leader_does_and_deletes_nothing_itsel
         assert partition.log.log_start_offset == 0
         world.logs.raise_start(partition, Offset(5))
         world.logs.raise_start(partition, Offset(5))
-        await asyncio.wait(list(world.logs._starts_advancing))
+        await world.logs.starts.ended()
         assert partition.log.log_start_offset == 3
         assert world.directory.log_start(NAME) == 3

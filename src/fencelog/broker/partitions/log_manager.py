@@ -7,7 +7,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
-    Coroutine,
     Iterable,
     Mapping,
     Sequence,
@@ -19,7 +18,7 @@ from fencelog.broker.config import BrokerConfig
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.concurrency import run_bounded
 from fencelog.broker.partitions.log_flusher import PARTITIONS_PER_SLICE, LogFlusher
-from fencelog.broker.partitions.log_starts import advance_starts, starts_of
+from fencelog.broker.partitions.log_starts import LogStarts, starts_of
 from fencelog.broker.partitions.opening import (
     How,
     Replica,
@@ -29,6 +28,7 @@ from fencelog.broker.partitions.opening import (
     sync_or_skip,
 )
 from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.partitions.purgatory import failure_code
 from fencelog.broker.partitions.role import Alone
 from fencelog.broker.partitions.tail_cache import TailCache
 from fencelog.errors import (
@@ -83,12 +83,12 @@ class LogManager:
         """Those that this broker leads: the only ones that requests find."""
         self._replicas: dict[TopicPartition, Replica] = {}
         """What to open anew, if the broker is one of several."""
-        self._raising: set[Partition] = set()
         self._offline: dict[TopicPartition, Exception] = {}
         self._has_files_to_delete = False
         self._deleting: asyncio.Task[None] | None = None
         self._is_stopping = False
-        self._starts_advancing: set[asyncio.Task[dict[Partition, StorageError]]] = set()
+        self.starts = LogStarts(lambda: self._directory, self._is_open)
+        self.raise_start = self.starts.follow
 
         self.on_created: Callable[[Collection[TopicPartition]], None] = lambda names: None
         """New partitions begin to serve, in this step."""
@@ -108,8 +108,7 @@ class LogManager:
 
         Raises StorageError if it cannot be marked; everything is closed then, too.
         """
-        if self._starts_advancing:
-            await asyncio.wait(list(self._starts_advancing))
+        await self.starts.ended()
         if self._deleting is not None:
             self._deleting.cancel()  # the next run deletes the rest
             await asyncio.wait([self._deleting])
@@ -307,23 +306,6 @@ class LogManager:
         if name in self._partitions:
             self._partitions[name].reconfigure(config)
 
-    def raise_start(self, partition: Partition, offset: Offset) -> None:
-        """Raise a follower's log start to its leader's, as far as it is committed here (D4)."""
-        start = min(offset, partition.log.start_limit)
-        if start > partition.log.log_start_offset and partition not in self._raising:
-            self._raising.add(partition)
-            task = asyncio.get_running_loop().create_task(self._raise_start(partition, start))
-            self._starts_advancing.add(task)
-            task.add_done_callback(self._starts_advanced)
-
-    async def _raise_start(
-        self, partition: Partition, start: Offset
-    ) -> dict[Partition, StorageError]:
-        try:
-            return await self._advance_starts({partition: start})
-        finally:
-            self._raising.discard(partition)
-
     async def obstacles(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
         """Return why some of these new partitions would reuse files of no topic (D3)."""
         return await obstacles(self._disk, self._directory, names)
@@ -453,7 +435,7 @@ class LogManager:
         await self._retain(starts)
 
     async def _retain(self, starts: Mapping[Partition, Offset]) -> None:
-        for partition, error in (await self._advance_starts(starts)).items():
+        for partition, error in (await self.starts.advance(starts)).items():
             log.error("%s: retention could not delete segments: %s", partition.name, error)
 
     async def delete_records(
@@ -464,31 +446,18 @@ class LogManager:
         Completes even if the caller is cancelled: a cancelled sync counts as failed (D2).
         """
         starts, errors = starts_of(targets)
-        task = asyncio.get_running_loop().create_task(self._advance_starts(starts))
-        self._starts_advancing.add(task)
-        task.add_done_callback(self._starts_advanced)
         try:
-            failed = await asyncio.shield(task)
+            failed = await self.starts.delete(starts)
         except StorageError as problem:
-            failed = dict.fromkeys(starts, problem)
+            failed = dict[Partition, Exception].fromkeys(starts, problem)
         for partition, why in failed.items():
             text = "%s: could not delete records below %d: %s"
             log.error(text, partition.name, starts[partition], why)
-            errors[partition] = ErrorCode.KAFKA_STORAGE_ERROR
+            errors[partition] = failure_code(why)
         for partition in starts:
             if errors[partition] is ErrorCode.NONE and partition.failure is not None:
                 errors[partition] = self.missing(*partition.name)
         return errors
-
-    def _advance_starts(
-        self, starts: Mapping[Partition, Offset]
-    ) -> Coroutine[None, None, dict[Partition, StorageError]]:
-        return advance_starts(self._directory, starts, self._is_open)
-
-    def _starts_advanced(self, task: "asyncio.Task[dict[Partition, StorageError]]") -> None:
-        self._starts_advancing.discard(task)
-        if not task.cancelled():
-            task.exception()  # the caller gets it, unless it was cancelled
 
     def _is_open(self, partition: Partition) -> bool:
         return self._partitions.get(partition.name) is partition

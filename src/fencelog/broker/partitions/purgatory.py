@@ -118,4 +118,6 @@ def failure_code(error: Exception) -> ErrorCode:
     """Return the error code for a request whose wait on a partition ended with this failure."""
     if isinstance(error, StorageError):
         return ErrorCode.KAFKA_STORAGE_ERROR
+    if isinstance(error, TimeoutError):
+        return ErrorCode.REQUEST_TIMED_OUT
     return ErrorCode.NOT_LEADER_OR_FOLLOWER
