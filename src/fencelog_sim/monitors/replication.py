@@ -403,7 +403,9 @@ class ReplicationMonitor:
             if {*new} <= {*has}:
                 holders.add(each.number)
         last = new[-1]
-        if len(holders) < min(partition.min_isr, len(state.replicas)):
+        # Who has lost power may have acknowledged it before: that was on its way.
+        acknowledged = holders | (partition.forgetful & {*state.isr})
+        if len(acknowledged) < min(partition.min_isr, len(state.replicas)):
             self._report(
                 partition, f"committed at {sorted(holders)}, min.insync.replicas ignored: {last}"
             )

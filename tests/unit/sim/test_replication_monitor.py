@@ -214,6 +214,18 @@ def test_the_minimum_of_in_sync_replicas_is_ignored() -> None:
     assert "min.insync.replicas ignored" in violation_of(rig, story)
 
 
+def test_who_has_lost_what_it_acknowledged_counts_towards_the_minimum() -> None:
+    rig = Rig()
+
+    async def story() -> None:
+        rig.state(1, 0, (1, 2))
+        await rig.write(1, 0)
+        rig.monitor.ended(rig.world.hosts[1], Loss.ALL)
+        rig.watermark(1, 1)
+
+    assert rig.play(story) == []
+
+
 def test_the_high_watermark_passes_an_eligible_replica() -> None:
     rig = Rig(min_isr=1)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 
 from fencelog.broker.partitions.partition import Partition
-from fencelog.errors import ErrorCode, NotLeaderError, StorageError
+from fencelog.errors import ErrorCode, StorageError
 from fencelog.log.values import Rejected
 from fencelog.storage.directory import DataDirectory
 from fencelog.types import Offset
@@ -171,8 +171,6 @@ async def _keep(partition: Partition, start: Offset, end: Offset | Rejected) -> 
         bases = partition.log.segment_base_offsets
         if len(bases) > 1 and bases[1] <= start:  # else no segment will be deleted
             await partition.files.keep_producers(start)
-    except NotLeaderError:
-        return None  # it was deleted
     except StorageError as error:
         return error
     return None
