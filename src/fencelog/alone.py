@@ -108,6 +108,7 @@ class Alone:
         read = {topic for each in broker.groups.loaded() for topic in each.shard.topics()}
         gone = [each for each in sorted(read) if not self.catalog.get(each)]
         await broker.group_requests.forget_topics(gone)
+        self.controller.on_deleted = broker.group_requests.forget_topics
         highest = self._logs.highest_producer_id()
         for shards in (broker.transactions.loaded(), broker.versioned.loaded()):
             for loaded in shards:

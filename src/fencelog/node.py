@@ -18,6 +18,7 @@ from fencelog.broker.coordinators.claims import ClaimConnections
 from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.group_requests import GroupRequests
 from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
+from fencelog.broker.coordinators.loaded import Loaded
 from fencelog.broker.coordinators.marker_sender import MarkerSender
 from fencelog.broker.coordinators.marker_work import transaction_work, versioned_work
 from fencelog.broker.coordinators.orphaned_transactions import (
@@ -27,7 +28,6 @@ from fencelog.broker.coordinators.ownership_requests import OwnershipRequests
 from fencelog.broker.coordinators.ownership_sender import OwnershipSender
 from fencelog.broker.coordinators.pauses import Pauses
 from fencelog.broker.coordinators.producer_ids import ProducerIds
-from fencelog.broker.coordinators.runtime import Loaded
 from fencelog.broker.coordinators.runtimes import Runtimes, new_runtimes
 from fencelog.broker.coordinators.stream_policy import StreamPolicy
 from fencelog.broker.coordinators.stream_sealer import StreamSealer

@@ -8,7 +8,8 @@ turn, which would find what no event told. The oracle at the disk checks every b
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.loaded import Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.log_starts import TO_HIGH_WATERMARK
 from fencelog.broker.partitions.partition import Partition
@@ -34,7 +35,6 @@ from fencelog_sim.world.world import World
 
 REPLAY_EVENTS = 1000
 """Live state is compared with its replay every so many steps of the broker, and at each crash."""
-
 ROUND_EVENTS = 32
 """A round over all partitions begins every so many steps, and goes on by one at each step."""
 

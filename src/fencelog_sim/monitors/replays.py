@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.loaded import Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.coordination.group.offsets import OffsetTable
 from fencelog.coordination.group.shard import GroupShard
 from fencelog.coordination.ownership.table import OwnershipTable

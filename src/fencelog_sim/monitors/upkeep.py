@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import Any
 
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.loaded import Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.partitions.log_flusher import LogFlusher
 from fencelog.broker.partitions.partition import Partition
 from fencelog.log.config import LogConfig

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fencelog.broker.coordinators.runtime import NO_TRANSACTION, CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.loaded import Loaded
+from fencelog.broker.coordinators.runtime import NO_TRANSACTION, CoordinatorRuntime
 from fencelog.coordination.shard import Decision, LogRecord
 from fencelog.errors import ErrorCode, NotLeaderError, StorageError
 from fencelog.log.values import Appended, Rejected

@@ -1,6 +1,7 @@
 """Groups through a whole node, request by request."""
 
 import asyncio
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -223,6 +224,7 @@ async def test_offsets_of_a_deleted_topic_are_removed_even_after_a_kill_in_betwe
         assert await committed(peer) == -1
         assert await member.commit(6) is ErrorCode.NONE
         # As though the power had failed between the deletion and the forgetting.
+        node.broker.controller.on_deleted = AsyncMock()
         topic = node.broker.catalog.get("t")
         assert topic is not None
         await node.broker.controller.delete_topic(topic)

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Collection, Mapping
 
 from fencelog.broker.background import Background
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.loaded import Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Catalog
 from fencelog.broker.metadata.cluster_state import DeletedTopic
 from fencelog.coordination.group.shard import GroupShard
@@ -49,13 +50,8 @@ class ForgottenTopics:
         self._heard.difference_update(each for each in topic_ids if each not in self._deleted)
         self._heard |= news
         names = {self._deleted[each].name for each in news}
-        for loaded in self._groups.loaded() if names else ():
-            try:
-                self._groups.decide_then(
-                    loaded, lambda shard, now: shard.topics_deleted(names), lambda response: None
-                )
-            except NotLeaderError as error:
-                log.warning("offsets of deleted topics stay until the next load: %s", error)
+        if names:
+            self._groups.decide_everywhere(lambda shard, now: shard.topics_deleted(names), _failed)
 
     def loaded(self, loaded: Loaded[GroupShard]) -> None:
         """A shard may have offsets of topics that were deleted when nobody had it."""
@@ -79,4 +75,8 @@ class ForgottenTopics:
                     ),
                 )
         except (NotLeaderError, StorageError) as error:
-            log.warning("offsets of deleted topics stay until the next load: %s", error)
+            _failed(error)
+
+
+def _failed(error: Exception) -> None:
+    log.warning("offsets of deleted topics stay until the next load: %s", error)

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection
 from itertools import count
 from typing import NamedTuple, TypeVar
 
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.loaded import Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.coordination.group.model import (
     Answer,
     Caller,
@@ -101,14 +102,21 @@ class GroupRequests:
         return await self._ask(group, rule, LeaveAnswer)
 
     async def forget_topics(self, topics: Collection[str]) -> None:
-        """Delete offsets of deleted topics; if that fails, the next start does it."""
-        for loaded in self._runtime.loaded():
+        """Delete the offsets of deleted topics; if that fails, the next start does it.
+
+        It is decided in this step: the next topic of a name may have offsets in the next one.
+        """
+
+        def failed(error: NotLeaderError) -> None:
+            log.warning("offsets of deleted topics stay until the next start: %s", error)
+
+        for loaded in self._runtime.decide_everywhere(
+            lambda shard, now: shard.topics_deleted(topics), failed
+        ):
             try:
-                await self._runtime.decide_on(
-                    loaded, lambda shard, now: shard.topics_deleted(topics)
-                )
+                await self._runtime.await_commit(loaded)
             except NotLeaderError as error:
-                log.warning("offsets of deleted topics stay until the next start: %s", error)
+                failed(error)
 
     def close(self) -> None:
         """Fail all waiting requests: the broker is stopping."""

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from fencelog.broker.coordinators.claims import ClaimConnections
+from fencelog.broker.coordinators.loaded import Loaded
 from fencelog.broker.coordinators.outcomes import OpenOn, Outcomes, committed_outcomes
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.metadata.catalog import Catalog
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.partitions.log_manager import LogManager

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from fencelog.broker.coordinators.leaders import Leaders
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.loaded import Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.coordination.shard import Decision, Shard
 from fencelog.errors import FencelogError

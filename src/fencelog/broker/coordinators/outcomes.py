@@ -7,7 +7,8 @@ lists the transaction.
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.loaded import Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.coordination.outcome import TransactionOutcome
 from fencelog.coordination.shard import Shard

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.loaded import Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.coordination.ownership.model import OwnAnswer
 from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.errors import NotLeaderError

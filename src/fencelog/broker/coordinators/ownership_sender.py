@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Collection
 from typing import TypeAlias
 
 from fencelog.broker.coordinators.leaders import OFFLINE, REFUSED, Leaders
+from fencelog.broker.coordinators.loaded import Loaded
 from fencelog.broker.coordinators.marker_sender import RETRY_S
-from fencelog.broker.coordinators.runtime import CoordinatorRuntime, Loaded
+from fencelog.broker.coordinators.runtime import CoordinatorRuntime
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
 from fencelog.coordination.ownership.model import NO_FENCE, OwnershipTask

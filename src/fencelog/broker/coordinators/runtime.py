@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from fencelog.broker.coordinators.loaded import Loaded
 from fencelog.broker.observer import Observer
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.timer import Timer
@@ -51,26 +52,6 @@ OpenPartition = Callable[[str, int], Awaitable[Partition]]
 NextEpoch = Callable[[TopicPartition], Awaitable[CoordinatorEpoch]]
 ReplayMarker = Callable[[S, ProducerId, bool], None]
 """Tells a shard how a transaction with records on its partition has ended: ``True`` is commit."""
-
-
-@dataclass(slots=True, eq=False)
-class Loaded(Generic[S]):
-    """A shard in service and the partition that holds its records."""
-
-    index: int
-    shard: S
-    partition: Partition
-    timer: Timer
-    """Set for the shard's next deadline: without it a dead producer's transaction stays open."""
-    dropped: bool = False
-    """Whether its log may have records that it does not know: nothing is decided by it any more."""
-    moved: bool = False
-    """Whether it was dropped because another broker leads the partition."""
-
-    def gone(self) -> NotLeaderError:
-        """Return the error of a request that the shard does not answer any more."""
-        kind = NotCoordinatorError if self.moved else NotLeaderError
-        return kind(f"{self.partition.name} was unloaded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +99,8 @@ class CoordinatorRuntime(Generic[S]):
         self._replay_marker = replay_marker
         self._loading: dict[int, asyncio.Task[Loaded[S]]] = {}
         self._reloading: set[asyncio.Task[None]] = set()
+        self._at_load: dict[object, list[Callable[[S, Instant], Decision[None]]]] = {}
+        """Rules to apply at the end of a load, by its task."""
         self._stopped = False
         self.key_of: Callable[[str], str] = str
         """What of a transactional id, app or group selects its shard; set before the first use."""
@@ -199,7 +182,7 @@ class CoordinatorRuntime(Generic[S]):
         response = self._apply(loaded, rule, NO_TRANSACTION)
         assert not isinstance(response, Rejected), response
         end_offset = loaded.partition.log.log_end_offset
-        await self._await_commit(loaded)
+        await self.await_commit(loaded)
         self._answered(loaded, end_offset, None)
         return response
 
@@ -216,7 +199,7 @@ class CoordinatorRuntime(Generic[S]):
         response = self._apply(loaded, rule, transaction)
         if not isinstance(response, Rejected):
             end_offset = loaded.partition.log.log_end_offset
-            await self._await_commit(loaded)
+            await self.await_commit(loaded)
             self._answered(loaded, end_offset, None)
         return response
 
@@ -244,6 +227,29 @@ class CoordinatorRuntime(Generic[S]):
 
         loaded.partition.when_committed(end_offset, done)
 
+    def decide_everywhere(
+        self,
+        rule: Callable[[S, Instant], Decision[None]],
+        failed: Callable[[NotLeaderError], None],
+    ) -> list[Loaded[S]]:
+        """Apply a rule to each shard in this step, and to one that is being loaded once it is.
+
+        Returns the loaded ones; ``failed`` is told why others could not store it.
+        """
+        for task in self._loading.values():
+            if not task.done():
+                self._at_load.setdefault(task, []).append(rule)
+                task.add_done_callback(lambda done: self._at_load.pop(done, None))
+        decided = []
+        for loaded in self.loaded():
+            try:
+                self._apply(loaded, rule, NO_TRANSACTION)
+            except NotLeaderError as error:
+                failed(error)
+            else:
+                decided.append(loaded)
+        return decided
+
     def note(self, fact: Callable[[S, Instant], bool]) -> None:
         """Tell every loaded shard what no record says; ``fact`` returns whether a deadline moved.
 
@@ -260,9 +266,9 @@ class CoordinatorRuntime(Generic[S]):
 
     async def read_on(self, loaded: Loaded[S], query: Callable[[S], R]) -> R:
         """Query a loaded shard, as ``read`` does."""
-        answer = query(_in_service(loaded))
+        answer = query(loaded.in_service())
         end_offset = loaded.partition.log.log_end_offset
-        await self._await_commit(loaded)
+        await self.await_commit(loaded)
         self._answered(loaded, end_offset, None)
         return answer
 
@@ -270,8 +276,8 @@ class CoordinatorRuntime(Generic[S]):
         """Query every loaded shard. Raises NotLeaderError if one is unloaded meanwhile."""
         answers: list[R] = []
         for loaded in self.loaded():
-            answers.extend(query(_in_service(loaded)))
-            await self._await_commit(loaded)
+            answers.extend(query(loaded.in_service()))
+            await self.await_commit(loaded)
         return answers
 
     async def stop(self) -> None:
@@ -286,7 +292,8 @@ class CoordinatorRuntime(Generic[S]):
 
     # -- inside --------------------------------------------------------------------------------
 
-    async def _await_commit(self, loaded: Loaded[S]) -> None:
+    async def await_commit(self, loaded: Loaded[S]) -> None:
+        """Wait until all that a shard has decided is committed. Raises NotLeaderError."""
         try:
             await loaded.partition.committed(loaded.partition.log.log_end_offset)
         except FencelogError as error:
@@ -301,7 +308,7 @@ class CoordinatorRuntime(Generic[S]):
     ) -> R | Rejected:
         """Decide, append and replay, in one step."""
         now = Instant(asyncio.get_running_loop().time())
-        decision = rule(_in_service(loaded), now)
+        decision = rule(loaded.in_service(), now)
         if decision.records:
             rejected = self._append(loaded, decision.records, now, transaction)
             if rejected is not None:
@@ -380,6 +387,8 @@ class CoordinatorRuntime(Generic[S]):
         asyncio.get_running_loop().call_soon(self._expire, loaded)
         if self._observer is not None:
             self._observer.shard_loaded(partition.name, epoch)
+        for rule in self._at_load.pop(asyncio.current_task(), ()):
+            self._apply(loaded, rule, NO_TRANSACTION)
         self.on_loaded(loaded)
         return loaded
 
@@ -467,13 +476,3 @@ class CoordinatorRuntime(Generic[S]):
         finally:
             # Also where nothing was due yet, or an answer to what has expired failed.
             self._schedule(loaded)
-
-
-def _in_service(loaded: Loaded[S]) -> S:
-    """Return the shard. Raises NotLeaderError if it was unloaded, perhaps during an await.
-
-    Its log may have accepted records again since, and another shard been loaded from it (E16).
-    """
-    if loaded.dropped:
-        raise loaded.gone()
-    return loaded.shard

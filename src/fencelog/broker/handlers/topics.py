@@ -230,6 +230,4 @@ async def _delete(
         for each in results:
             if each.topic_id in topics:
                 each.error_code, each.error_message = error.code, error.text
-        return results
-    await broker.group_requests.forget_topics([each.name for each in topics.values()])
     return results

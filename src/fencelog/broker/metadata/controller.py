@@ -5,7 +5,7 @@ crash interrupted. A change completes even if the client that requested it has d
 """
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -78,6 +78,8 @@ class Controller:
         self._logs = logs
         self._random = random
         self._changes = Changes()  # names are reused, so changes must not overlap
+        self.on_deleted: Callable[[Collection[str]], Awaitable[None]] = _nobody_is_told
+        """Topics of these names are deleted, in this step; none has the name before this ends."""
 
     async def start(self) -> None:
         """Finish deletions that a crash interrupted, then recover all partitions of all topics.
@@ -361,6 +363,7 @@ class Controller:
         if not topics:
             return
         await self._catalog.begin_deletion(topics)
+        await self.on_deleted([each.name for each in topics])
         await self._logs.remove(
             {name: topic.topic_id for topic in topics for name in topic.partition_names}
         )
@@ -417,6 +420,10 @@ class Controller:
             partition = self._logs.get(*name)
             if partition is not None:
                 partition.reconfigure(config)
+
+
+async def _nobody_is_told(names: Collection[str]) -> None:
+    del names
 
 
 def _replica(topic: Topic, name: TopicPartition, config: LogConfig, *, exists: bool) -> Replica:
