@@ -270,7 +270,7 @@ async def test_a_decision_that_is_not_durable_is_not_carried_out(world: World) -
         # Another round of the sender must not take up what is appended and not committed.
         for loaded in node.broker.transactions.loaded():
             node.marker_senders[0].wake(loaded)
-            assert node.marker_senders[0]._rounds == {}
+            assert node.marker_senders[0]._doing == {}
         assert visible(await other.fetch("t")) == []
         world.disk.release()
         assert await ending is ErrorCode.NONE

@@ -6,7 +6,7 @@ further code, and repeating a piece does no harm.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -27,14 +27,22 @@ RETRY_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class MarkerWork(Generic[S]):
-    """Markers that belong together, and the decision that records where they are written."""
+    """Markers that belong together, and the decision that records where they are written.
 
+    Of one ``key`` a shard's work is done one after the other: what is reported as written must not
+    be in flight still.
+    """
+
+    key: Hashable
     markers: Mapping[TopicPartition, tuple[MarkerToWrite, ...]]
     written: Callable[[S, Collection[TopicPartition]], Decision[None]]
 
 
 class MarkerSender(Generic[S]):
-    """Writes the outstanding markers of a coordinator's shards, one round at a time per shard."""
+    """Writes the outstanding markers of a coordinator's shards, each piece of work in a task.
+
+    So a partition that cannot commit its marker holds up its own transactions, and no others.
+    """
 
     def __init__(
         self,
@@ -48,57 +56,50 @@ class MarkerSender(Generic[S]):
         self._outstanding = outstanding
         self._leaders = leaders
         self._time_slices = time_slices
-        self._rounds: dict[Loaded[S], asyncio.Task[None]] = {}
-        self._again: set[Loaded[S]] = set()
+        self._doing: dict[tuple[Loaded[S], Hashable], asyncio.Task[None]] = {}
+        self._woken: set[Loaded[S]] = set()
         runtime.on_committed = self.wake
 
     def wake(self, loaded: Loaded[S]) -> None:
-        """Start a round if this shard has committed work."""
-        if loaded.dropped:
-            return
-        if loaded in self._rounds:
-            self._again.add(loaded)
-            return
-        committed = loaded.partition.log.high_watermark
-        if not any(True for _ in self._outstanding(loaded.shard, committed)):
-            return
-        task = asyncio.get_running_loop().create_task(self._run(loaded))
-        self._rounds[loaded] = task
+        """Begin what this shard has committed and nobody does yet, soon and for all calls once."""
+        if loaded not in self._woken and not loaded.dropped:
+            self._woken.add(loaded)
+            asyncio.get_running_loop().call_soon(self._begin, loaded)
 
     async def drain(self) -> None:
         """Do all work of all loaded shards; does not return while a partition refuses markers."""
         for loaded in self._runtime.loaded():
-            self.wake(loaded)
-        while self._rounds:
-            await asyncio.wait(list(self._rounds.values()), return_when=asyncio.FIRST_COMPLETED)
+            self._begin(loaded)
+        while self._doing:
+            await asyncio.wait(list(self._doing.values()), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # what follows is begun then
 
     async def stop(self) -> None:
-        """Cancel all rounds; the next start does the rest."""
-        for task in list(self._rounds.values()):
+        """Cancel all work; the next start does the rest."""
+        for task in list(self._doing.values()):
             task.cancel()
 
-    async def _run(self, loaded: Loaded[S]) -> None:
+    def _begin(self, loaded: Loaded[S]) -> None:
+        self._woken.discard(loaded)
+        if loaded.dropped:
+            return  # the shard that is loaded instead has the work, too
+        for piece in self._outstanding(loaded.shard, loaded.partition.log.high_watermark):
+            if (loaded, piece.key) not in self._doing:
+                task = asyncio.get_running_loop().create_task(self._run(loaded, piece))
+                self._doing[loaded, piece.key] = task
+
+    async def _run(self, loaded: Loaded[S], piece: MarkerWork[S]) -> None:
         try:
-            while True:
-                self._again.discard(loaded)
-                committed = loaded.partition.log.high_watermark
-                work = list(self._outstanding(loaded.shard, committed))
-                if not work and loaded not in self._again:
-                    return
-                stuck = False
-                for piece in work:
-                    if loaded.dropped:
-                        return  # the shard that is loaded instead has the work, too
-                    stuck = not await self._do(loaded, piece) or stuck
-                if stuck:
-                    await asyncio.sleep(RETRY_S)
+            if not await self._do(loaded, piece):
+                await asyncio.sleep(RETRY_S)
         except FencelogError as error:
             log.warning(
                 "%s: markers are retried at its next load: %s", loaded.partition.name, error
             )
+        else:
+            self.wake(loaded)  # what came meanwhile of this key was left
         finally:
-            del self._rounds[loaded]
-            self._again.discard(loaded)
+            del self._doing[loaded, piece.key]
 
     async def _do(self, loaded: Loaded[S], piece: MarkerWork[S]) -> bool:
         """Write the markers of one piece; False if a partition refused them.

@@ -36,7 +36,7 @@ def transaction_work(
         )
         # Sorted, so that a simulator run is the same in another process.
         markers = dict.fromkeys(sorted(task.partitions), (marker,))
-        return MarkerWork(markers=markers, written=written)
+        return MarkerWork(key=task.transactional_id, markers=markers, written=written)
 
     return (work_of(task) for task in shard.outstanding_markers(committed))
 
@@ -60,6 +60,8 @@ def versioned_work(
             )
             for each in group.markers
         )
-        return MarkerWork(markers={group.partition: markers}, written=written)
+        return MarkerWork(
+            key=(group.app, group.partition), markers={group.partition: markers}, written=written
+        )
 
     return (work_of(group) for group in shard.outstanding_markers(committed))
