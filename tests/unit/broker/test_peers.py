@@ -7,6 +7,7 @@ import pytest
 
 from fencelog.broker.coordinators.leaders import Verified
 from fencelog.broker.coordinators.outcomes import OpenOn
+from fencelog.broker.handlers import peers
 from fencelog.broker.metadata.catalog import GROUP_TOPIC, TRANSACTION_TOPIC
 from fencelog.broker.peers.identity import Lane, connection_number, lane_of
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
@@ -378,6 +379,25 @@ async def test_a_coordinator_elsewhere_verifies_with_its_epoch(
             stranger = ProducerIdAndEpoch(ProducerId(999), ProducerEpoch(0))
             found = await leaders.verify(ID, stranger, [NAME], version)
             assert found.errors[NAME] is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+async def test_what_a_coordinator_cannot_commit_holds_up_no_markers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "COMMIT_WAIT_S", 0.2)
+    async with world.node() as node, Peer.of(node) as peer:
+        producer = await begun(peer)
+        async with remote_leaders(node) as (_, leaders):
+            world.disk.hold("__transaction_state")  # as where too few replicas are in sync
+            verifying = asyncio.ensure_future(
+                leaders.verify(ID, identity(producer), [OTHER], ClientVersion.V2)
+            )
+            await until(lambda: world.disk.waiting, "the coordinator's append waits")
+            end = [marker(producer.producer_id, producer.epoch, 0, commit=True)]
+            assert await leaders.write_markers(NAME, end)
+            with pytest.raises(NotLeaderError, match=r"nothing was committed for 0\.2 s"):
+                await verifying
+            world.disk.release()
 
 
 async def test_a_coordinator_that_knows_another_topic_of_the_name_verifies_nothing(

@@ -73,8 +73,13 @@ from fencelog.wire.primitives import REQUEST_ITEMS_MAX
 log = logging.getLogger(__name__)
 
 Q = TypeVar("Q", bound=Message)
-COMMIT_WAIT_S = 10.0
-"""How long an answer waits for commits; the sender asks again for what is not committed then."""
+R = TypeVar("R")
+COMMIT_WAIT_S = 2.0
+"""How long an answer waits for commits; the sender asks again for what is not committed then.
+
+Answers come in the order of the requests: where too few replicas of one partition are in sync, what
+asks for others waits as long. A repeated request appends nothing again.
+"""
 
 
 def broker_handlers(peers: IncomingPeers, local: LocalLeaders) -> dict[BrokerApiKey, RawHandler]:
@@ -163,6 +168,15 @@ def from_broker(
     return raw
 
 
+async def _in_time(answer: Awaitable[R]) -> R:
+    """Return a coordinator's answer. Raises NotLeaderError if it takes too long."""
+    try:
+        async with asyncio.timeout(COMMIT_WAIT_S):
+            return await answer
+    except TimeoutError:
+        raise NotLeaderError(f"nothing was committed for {COMMIT_WAIT_S:g} s") from None
+
+
 class _Requests:
     """What other brokers ask of the leaders here."""
 
@@ -203,13 +217,12 @@ class _Requests:
             if topic is None or topic.topic_id != each.topic_id:
                 raise NotLeaderError(f"topic {each.topic} is another one here")
             names.append(TopicPartition(each.topic, each.partition))
-        verified = await self._local.verify(
-            message.transactional_id,
-            ProducerIdAndEpoch(
-                ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch)
-            ),
-            names,
-            ClientVersion.V2 if message.is_version2 else ClientVersion.V1,
+        producer = ProducerIdAndEpoch(
+            ProducerId(message.producer_id), ProducerEpoch(message.producer_epoch)
+        )
+        version = ClientVersion.V2 if message.is_version2 else ClientVersion.V1
+        verified = await _in_time(
+            self._local.verify(message.transactional_id, producer, names, version)
         )
         return BrokerVerifyResponse(
             coordinator_epoch=verified.coordinator_epoch,
@@ -230,8 +243,8 @@ class _Requests:
             )
             for each in message.transactions
         ]
-        leader_epoch, outcomes = await self._local.shard_outcomes(
-            message.coordinator, message.shard, asked
+        leader_epoch, outcomes = await _in_time(
+            self._local.shard_outcomes(message.coordinator, message.shard, asked)
         )
         return BrokerOutcomesResponse(
             leader_epoch=leader_epoch, outcomes=[each.value for each in outcomes]
@@ -260,7 +273,7 @@ class _Requests:
             TopicPartition(each.topic, each.partition): _owner(each.owner)
             for each in message.partitions
         }
-        if not await self._local.own_commits(message.group, owners):
+        if not await _in_time(self._local.own_commits(message.group, owners)):
             raise NotLeaderError("the group is not available")
         return BrokerOwnCommitsResponse()
 
@@ -271,7 +284,7 @@ class _Requests:
         del broker
         if message.owner.transactional_id is None:
             raise NotLeaderError("the owner has no transactional id")
-        if not await self._local.own_producers(message.key, _owner(message.owner)):
+        if not await _in_time(self._local.own_producers(message.key, _owner(message.owner))):
             raise NotLeaderError("the producers have no owner yet")
         return BrokerOwnProducersResponse()
 
@@ -284,7 +297,7 @@ class _Requests:
     async def attach(self, broker: Broker, message: BrokerAttachRequest) -> BrokerAttachResponse:
         """Answer for the shard of a claim."""
         del broker
-        answer = await self._local.attach(message.group, message.session, message.epoch)
+        answer = await _in_time(self._local.attach(message.group, message.session, message.epoch))
         return BrokerAttachResponse(claim_error=answer.error, lease_ms=answer.lease_ms)
 
     async def segment_rate(
