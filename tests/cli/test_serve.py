@@ -80,6 +80,7 @@ def test_a_broker_starts_with_the_file_of_kafka_4_and_names_what_has_no_effect(
     assert "these settings have no effect here: inter.broker.listener.name, num.net" in lines[0]
 
 
+FENCELOG = (sys.executable, "-m", "fencelog")
 OF_A_CLUSTER = re.compile(
     r"grpc|google\.protobuf|fencelog\.(?:adapters\.(?:etcd|open_etcd)|cluster_node|cli\.cluster_process|replication|"
     r"coordination\.controller\.rules|broker\.(?:replicas|peers|metadata\.cluster))"
@@ -100,7 +101,7 @@ def test_a_broker_alone_loads_nothing_of_a_cluster(tmp_path: Path) -> None:
 
 def test_dev_runs_a_cluster_in_one_process_and_removes_it_at_the_end() -> None:
     """Three brokers, a record on each, and nothing left on the disk."""
-    dev = [sys.executable, "-m", "fencelog", "dev", "--brokers", "3"]
+    dev = [*FENCELOG, "dev", "--brokers", "3"]
     with subprocess.Popen(
         dev, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -112,6 +113,14 @@ def test_dev_runs_a_cluster_in_one_process_and_removes_it_at_the_end() -> None:
                 assert [each.node_id for each in client.cluster().brokers] == [1, 2, 3]
                 client.create_topic("orders")
                 assert len(client.describe_topic("orders").partitions[0].replicas) == 3
+                for verb, name in (("topic", "by-verb"), ("stream", "split")):
+                    subprocess.run(
+                        [*FENCELOG, verb, "create", name, "-b", bootstrap],
+                        check=True,
+                        capture_output=True,
+                        timeout=DEADLINE_S,
+                    )
+                    assert len(client.describe_topic(name).partitions[0].replicas) == 3
                 with client.producer() as producer:
                     producer.send("orders", b"one tea")
         finally:

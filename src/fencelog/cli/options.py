@@ -47,6 +47,8 @@ FormatOption = Annotated[
 ]
 
 CLIENT_PROPERTIES = frozenset({"client.id", "request.timeout.ms", "bootstrap.servers"})
+BROKERS_DEFAULT = -1
+"""As many replicas as the broker's ``default.replication.factor`` says (KIP-464)."""
 
 
 @dataclass(frozen=True, kw_only=True)

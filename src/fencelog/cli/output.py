@@ -87,7 +87,10 @@ HINTS = {
         "read-only; `fencelog stream list` shows the streams"
     ),
     ErrorCode.INVALID_PARTITIONS: "a topic has one partition or more, and can only get more",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "there is one broker, so one replica: `-r 1`",
+    ErrorCode.INVALID_REPLICATION_FACTOR: (
+        "each replica needs a broker that runs, and `fencelog cluster info` shows those: start the "
+        "others, or make the topic with fewer replicas (`-r`)"
+    ),
     ErrorCode.INVALID_CONFIG: "`fencelog topic describe NAME` lists the configs and their values",
     ErrorCode.OFFSET_OUT_OF_RANGE: "`fencelog topic describe NAME` shows the valid offsets",
     ErrorCode.MESSAGE_TOO_LARGE: "raise the topic's max.message.bytes, or send smaller records",

@@ -8,6 +8,7 @@ import typer
 
 from fencelog.cli import stream_group
 from fencelog.cli.options import (
+    BROKERS_DEFAULT,
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
     CountOption,
@@ -83,11 +84,15 @@ def create(
         ),
     ] = None,
     replicas: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "-r", "--replicas", "--replication-factor", min=1, help="Replicas of each segment."
+            "-r",
+            "--replicas",
+            "--replication-factor",
+            min=1,
+            help="Replicas of each segment. Default: default.replication.factor.",
         ),
-    ] = 1,
+    ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
     form: FormatOption = None,
@@ -98,7 +103,7 @@ def create(
     with reported_errors():
         settings = stream_settings(configs or (), least=least, most=most, rates=rates or ())
         with connection(bootstrap, properties).open() as client:
-            client.create_stream(name, segments, settings, replicas)
+            client.create_stream(name, segments, settings, replicas or BROKERS_DEFAULT)
         rows: list[Row] = [{"name": name, "segments": segments, "created": True}]
         show_rows(rows, ("name", "segments", "created"), form)
 

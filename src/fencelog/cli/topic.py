@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fencelog.cli.options import (
+    BROKERS_DEFAULT,
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
     CountOption,
@@ -61,8 +62,14 @@ def create(
         int, typer.Option("-p", "--partitions", min=1, help="Partitions of each topic.")
     ] = 1,
     replicas: Annotated[
-        int, typer.Option("-r", "--replicas", min=1, help="Replicas of each partition.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "-r",
+            "--replicas",
+            min=1,
+            help="Replicas of each partition. Default: default.replication.factor.",
+        ),
+    ] = None,
     configs: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,7 +89,7 @@ def create(
         rows: list[Row] = []
         with connection(bootstrap, properties).open() as client:
             for name in names:
-                client.create_topic(name, partitions, settings, replicas)
+                client.create_topic(name, partitions, settings, replicas or BROKERS_DEFAULT)
                 rows.append({"topic": name, "partitions": partitions, "created": True})
         show_rows(rows, ("topic", "partitions", "created"), form)
 
