@@ -19,6 +19,7 @@ from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.forgotten_topics import ForgottenTopics
 from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
 from fencelog.broker.coordinators.orphaned_transactions import OrphanedTransactions
+from fencelog.broker.coordinators.retired_epochs import RetiredEpochs
 from fencelog.broker.coordinators.segment_rates import RemoteRates
 from fencelog.broker.dispatch import Dispatcher, LeasedDispatcher
 from fencelog.broker.handlers.peers import broker_handlers
@@ -404,8 +405,12 @@ class ClusterMember:
         """Bring what the cluster's metadata says to the coordinators and the connections."""
         assert self._leaders is not None, "``leaders`` comes first"
         forgotten = ForgottenTopics(broker.groups, self.catalog, self._metadata, self.state.deleted)
+        retired = RetiredEpochs(
+            broker.transactions, self.catalog, self.state, self._metadata, broker.clock
+        )
         undo.push_async_callback(self._leaders.stop)
         undo.push_async_callback(forgotten.stop)
+        undo.push_async_callback(retired.stop)
         undo.push_async_callback(self._background.stop)
 
         def changed(what: Changed) -> None:

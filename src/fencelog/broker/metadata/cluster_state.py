@@ -36,6 +36,8 @@ TOPIC_ID_BYTES = 16
 PARTITIONS_MAX = 1_000_000
 """A topic with more is none that a broker has made."""
 
+UNCLEAN_PREFIX = "unclean/"
+
 
 class PartitionKey(NamedTuple):
     """One partition by its topic's id: a name may be another topic's later."""
@@ -98,6 +100,11 @@ Subscriber = Callable[[Changed], None]
 def broker_key(node_id: NodeId) -> str:
     """Return the key of a broker's registration."""
     return f"{BROKER_PREFIX}{node_id}"
+
+
+def unclean_key(partition: PartitionKey) -> str:
+    """Return the key that is there from an unclean election until the coordinator has acted."""
+    return UNCLEAN_PREFIX + partition.text.removeprefix(PARTITION_PREFIX)
 
 
 class ClusterState:

@@ -3,7 +3,13 @@
 import logging
 from collections.abc import Callable
 
-from fencelog.broker.metadata.cluster_state import ClusterState, PartitionKey, broker_key
+from fencelog.broker.metadata.catalog import TRANSACTION_TOPIC
+from fencelog.broker.metadata.cluster_state import (
+    ClusterState,
+    PartitionKey,
+    broker_key,
+    unclean_key,
+)
 from fencelog.broker.metadata.known_commits import commit_known
 from fencelog.broker.metadata.placement import ElectionType
 from fencelog.coordination.controller.model import PartitionState
@@ -56,7 +62,7 @@ class Elections:
                 return RequestError(decided.error, decided.reason)
             version = self._state.versions[key.text]
             try:
-                is_stored = await self._commit(key, decided)
+                is_stored = await self._commit(key, kind, decided)
             except StorageError as error:
                 return RequestError(ErrorCode.REQUEST_TIMED_OUT, str(error))
             await self._state.until_soon(lambda: self._state.versions.get(key.text) != version)  # noqa: B023 - awaited here
@@ -81,16 +87,18 @@ class Elections:
             return election.state
         return election
 
-    async def _commit(self, key: PartitionKey, state: PartitionState) -> bool:
+    async def _commit(self, key: PartitionKey, kind: ElectionType, state: PartitionState) -> bool:
         brokers = self._state.brokers
         unchanged = {
             broker_key(each): brokers[each].version if each in brokers else 0
             for each in state.replicas
         }
-        write = MetadataWrite(key.text, state.encode(), self._state.versions[key.text])
-        if not await commit_known(self._store, [write], unchanged=unchanged):
-            return False
         topics = {each.topic.topic_id: name for name, each in self._state.topics.items()}
+        writes = [MetadataWrite(key.text, state.encode(), self._state.versions[key.text])]
+        if kind is ElectionType.UNCLEAN and topics.get(key.topic_id) == TRANSACTION_TOPIC:
+            writes.append(MetadataWrite(unclean_key(key), b"%d" % state.leader_epoch))
+        if not await commit_known(self._store, writes, unchanged=unchanged):
+            return False
         log.warning(
             "%s-%d: elected by an operator: broker %d leads in leader epoch %d",
             topics.get(key.topic_id, key.topic_id.hex()),

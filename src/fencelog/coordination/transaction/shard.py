@@ -25,6 +25,7 @@ from fencelog.coordination.transaction.retention import ID_CHECK_S, ID_EXPIRATIO
 from fencelog.coordination.transaction.stale_state import is_later, retired
 from fencelog.coordination.transaction.state import (
     EPOCH_EXHAUSTED,
+    EPOCH_MAX,
     ClientVersion,
     ProducerIdAndEpoch,
     Transaction,
@@ -417,6 +418,11 @@ class TransactionShard:
         """Give out no more epochs of producer ids of which a log has ``seen`` a later one (E7)."""
         found = (retired(each, seen, wall_ms) for each in self._transactions.values())
         return Decision(tuple(write_transaction(each) for each in found if each is not None), None)
+
+    def retire_all(self, *, wall_ms: TimestampMs) -> Decision[None]:
+        """Give out no more epochs of any of its producer ids: logs may have later ones (E7)."""
+        ids = [each.producer.producer_id for each in self._transactions.values()]
+        return self.retire(dict.fromkeys(ids, EPOCH_MAX), wall_ms=wall_ms)
 
 
 def _refused(error: ErrorCode) -> Decision[InitResult]:
