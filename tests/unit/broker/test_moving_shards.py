@@ -13,6 +13,7 @@ from fencelog.broker.metadata.cluster_state import DeletedTopic
 from fencelog.errors import NotCoordinatorError, StorageError
 from fencelog.node import Node
 from fencelog.types import CoordinatorEpoch, NodeId, TopicId, TopicPartition
+from fencelog.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from fencelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -73,6 +74,15 @@ async def test_a_load_ends_with_the_leadership(world: World) -> None:
         assert node.transactions.loaded() == []
         assert partition.markers_appended is None
         world.disk.release()
+
+
+async def test_a_list_of_groups_has_those_of_a_shard_that_is_not_loaded_yet(world: World) -> None:
+    async with world.node() as node, Peer.of(node) as peer:
+        await peer.create_topic("t")
+        await commit(peer, "t")
+        node.broker.groups.resign(next(each.index for each in node.broker.groups.loaded()))
+        listed = await peer.ask(ListGroupsRequest(), 4, ListGroupsResponse)
+        assert [each.group_id for each in listed.groups] == ["g"]
 
 
 async def test_a_shard_that_cannot_be_loaded_is_tried_again_while_it_is_led(

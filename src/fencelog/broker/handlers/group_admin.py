@@ -5,6 +5,7 @@ described as Dead, up to DescribeGroups 5 without an error, from 6 on with GROUP
 """
 
 from fencelog.broker.context import Broker
+from fencelog.broker.coordinators.outcomes import shards_here
 from fencelog.broker.handlers.security import GROUP_OPERATIONS
 from fencelog.broker.network.connection import Request
 from fencelog.coordination.group.model import GroupState, GroupView
@@ -38,11 +39,15 @@ NOT_FOUND_FROM = 6
 async def list_groups(
     broker: Broker, message: ListGroupsRequest, request: Request
 ) -> ListGroupsResponse:
-    """Return every group, also those with offsets only."""
+    """Return every group, also those with offsets only, or an error.
+
+    Without the groups of one coordinator partition others would look deleted.
+    """
     del request
     states = {each.lower() for each in message.states_filter}
     types = {each.lower() for each in message.types_filter}
     try:
+        await shards_here(broker.groups, broker.logs)
         found = await broker.groups.read_all(lambda shard: shard.groups())
     except NotLeaderError as refused:
         return ListGroupsResponse(error_code=refused.coordinator_error)
