@@ -142,7 +142,13 @@ class TransactionView:
             if new.state is not TxnState.EMPTY:
                 yield f"{new.transactional_id} begins as {new.state.kafka_name} (E9)"
             return
-        if new.state not in transaction_state.TRANSITIONS[old.state]:
+        # At the last epoch: the next producer gets another producer id (E7).
+        is_retired = (
+            new.state is old.state
+            and new.producer.producer_id == old.producer.producer_id
+            and new.producer.producer_epoch == transaction_state.EPOCH_MAX
+        )
+        if not is_retired and new.state not in transaction_state.TRANSITIONS[old.state]:
             yield (
                 f"{new.transactional_id} goes from {old.state.kafka_name} "
                 f"to {new.state.kafka_name} (E9)"

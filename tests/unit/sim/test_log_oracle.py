@@ -4,13 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from fencelog.coordination.transaction.state import TxnState
+from fencelog.coordination.transaction.state import EPOCH_MAX, TxnState
 from fencelog.coordination.versioned.records import ProducerKey, forget
 from fencelog.coordination.versioned.state import Phase
-from fencelog.types import Offset, ProducerId
-from fencelog.wire.batch import SEQUENCE_MODULUS, read_header
-from fencelog_sim.monitors.committed import CommittedLogs, ShownOffsets
-from fencelog_sim.monitors.ledger import Ledger
+from fencelog.types import ProducerId
+from fencelog.wire.batch import SEQUENCE_MODULUS
 from tests.unit.sim.files import (
     DATA,
     GROUPS,
@@ -240,6 +238,15 @@ def no_such_step(files: Files) -> None:
     completed(files)
 
 
+def ended_again(files: Files, epoch: int = 5) -> None:
+    opened(files)
+    decided(files)
+    files.append(DATA, marker(7))
+    files.append(OTHER, marker(7))
+    completed(files)
+    completed(files, epoch=epoch)
+
+
 def back_to_an_older_epoch(files: Files) -> None:
     files.append(TRANSACTIONS, records(transaction(TxnState.EMPTY, epoch=3)))
     files.append(TRANSACTIONS, records(transaction(TxnState.EMPTY, epoch=2)))
@@ -300,6 +307,12 @@ def offsets_back(files: Files) -> None:
     files.append(GROUPS, records(committed_offset(4)))
 
 
+def test_an_id_is_retired_at_its_last_epoch() -> None:  # E7
+    files = Files()
+    ended_again(files, EPOCH_MAX)
+    assert files.said == ""
+
+
 @pytest.mark.parametrize(
     ("story", "expected"),
     [
@@ -330,6 +343,7 @@ def offsets_back(files: Files) -> None:
         (marker_not_committed, "counts a marker at 1 of orders-0 that is not committed (E17)"),
         (dropped_from_the_list, "counted as marked, though producer 7 is open on orders-0"),
         (no_such_step, "t goes from Ongoing to CompleteCommit (E9)"),
+        (ended_again, "t goes from CompleteCommit to CompleteCommit (E9)"),
         (back_to_an_older_epoch, "t goes from epoch 3 back to 2 (E7)"),
         (
             given_twice,
@@ -470,22 +484,3 @@ def test_the_last_stable_offset_waits_for_markers_below_the_high_watermark() -> 
     assert ledger.last_stable_offset(3, 0) == 1
     assert ledger.last_stable_offset(3, 2) == 2  # D4
     assert ledger.last_stable_offset(4, 0) == 4
-
-
-@pytest.mark.parametrize(
-    ("last_stable", "is_compacted", "is_told"),
-    [(2, True, False), (3, True, False), (4, True, True), (1, True, True), (3, False, True)],
-)
-def test_a_compacted_log_need_not_know_transactions_whose_batches_are_deleted(
-    last_stable: int, is_compacted: bool, is_told: bool
-) -> None:  # E10
-    committed = CommittedLogs()
-    ledger = committed._ledgers[DATA] = Ledger()
-    committed._ends[DATA] = 5
-    for producer_id, offset in ((8, 1), (9, 3)):
-        header = read_header(data(producer_id, txn=True))._replace(base_offset=Offset(offset))
-        assert ledger.data(header) is None
-    shown = ShownOffsets(2, last_stable, 5, is_compacted=is_compacted)
-    told = [*committed.shown_problems(DATA, shown)]
-    expected = [f"the last stable offset is {last_stable}, expected 2 (E10)"]
-    assert told == (expected if is_told else [])
