@@ -210,10 +210,7 @@ class ClusterMember:
         self._logs.is_elsewhere = self.catalog.has
         undo.push_async_callback(self._logs.stop)
         undo.push_async_callback(self.controller.stop)
-        may_lack_records = not await directory.partitions() or (
-            directory.lost_power and self._config.durability == "os"
-        )
-        if may_lack_records:
+        if directory.may_lack_records or not await directory.partitions():
             left = await leave_replica_sets(
                 self._metadata, self._identity.node_id, self._registered_directory()
             )
@@ -223,7 +220,7 @@ class ClusterMember:
                     "directory is new): %d partitions are in sync again once it has caught up",
                     left,
                 )
-        await directory.know_boot(self._boot_id)
+        await directory.know_run(self._boot_id, self._config.durability)
         await self.state.start()
         return directory.cluster_id
 

@@ -15,6 +15,7 @@ from fencelog.log import layout
 from fencelog.ports import Disk, Random
 from fencelog.storage.checkpoint import read_file, remove_file, replace_file
 from fencelog.storage.clean_stop import CleanStop
+from fencelog.storage.recover import Durability
 from fencelog.types import Offset, TopicId, TopicPartition
 
 # A name in a file system has at most 255 bytes; partition number, topic id and suffix take 51.
@@ -27,6 +28,11 @@ It is raised by a change that an older broker would misread.
 """
 _FORMAT = "fencelog.format"
 _BOOT_ID = "fencelog.boot.id"
+_DURABILITY = "fencelog.durability"
+"""The mode of the last run, or ``os`` if one since the last clean stop was in that mode.
+
+A directory without it is of an older fencelog, and counts as ``os``.
+"""
 
 
 class DataDirectory:
@@ -48,10 +54,11 @@ class DataDirectory:
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._is_compacting = False
         self._is_replicated = False
-        self.lost_power = False
-        """Whether the machine has restarted since the last run began, which did not end cleanly.
+        self._has_unsynced = False
+        self.may_lack_records = False
+        """Whether the machine has restarted since a run in ``os`` mode, which did not end cleanly.
 
-        What that run had written and not synced may be lost; True until ``know_boot``.
+        What that run had written and not synced may be lost; True until ``know_run``.
         """
         self._written: dict[str, bytes] = {}
         self._checkpointing = asyncio.Lock()
@@ -83,8 +90,6 @@ class DataDirectory:
             directory_id=properties.get("directory.id", ""),
         )
         present = set(await directory.partitions())
-        is_same_boot = boot_id is None or properties.get(_BOOT_ID) == boot_id
-        directory.lost_power = bool(present) and not is_same_boot
         directory._recovery_points = await _read_offsets(disk, layout.RECOVERY_POINT_CHECKPOINT)
         directory._log_starts = await _read_offsets(disk, layout.LOG_START_CHECKPOINT)
         directory._first_dirty = await _read_offsets(disk, layout.CLEANER_CHECKPOINT)
@@ -93,10 +98,14 @@ class DataDirectory:
             directory._is_replicated = True
             directory._high_watermarks = await _read_offsets(disk, layout.HIGH_WATERMARK_CHECKPOINT)
         marker = await read_file(disk, layout.CLEAN_SHUTDOWN)
+        clean = {} if marker is None else _clean(marker)
+        directory._clean = {name: clean[name] for name in present & clean.keys()}
+        # A partition that failed, or could not be closed, is not in the marker.
+        is_clean = present == directory._clean.keys()
+        directory._has_unsynced = not is_clean and properties.get(_DURABILITY) != "fsync"
+        is_same_boot = boot_id is None or properties.get(_BOOT_ID) == boot_id
+        directory.may_lack_records = directory._has_unsynced and not is_same_boot
         if marker is not None:
-            directory.lost_power = False
-            clean = _clean(marker)
-            directory._clean = {name: clean[name] for name in present & clean.keys()}
             # Last: where this fails before, the next start is as clean as this one was.
             await remove_file(disk, layout.CLEAN_SHUTDOWN)
         return directory
@@ -148,18 +157,20 @@ class DataDirectory:
         """
         return self._high_watermarks.get(partition, Offset(0)) if self._is_replicated else None
 
-    async def know_boot(self, boot_id: str) -> None:
-        """Store which start of the machine this is: what an earlier one has lost is taken care of.
+    async def know_run(self, boot_id: str, durability: Durability) -> None:
+        """Store what this run is: what an earlier boot has lost is taken care of.
 
         Raises StorageError.
         """
+        if self._has_unsynced and not self.may_lack_records:
+            durability = "os"  # what an earlier run of this boot has left is not synced yet
         path = layout.META_PROPERTIES
         content = await read_file(self._disk, path)
         properties = _properties(content or b"", self.node_id)
-        if properties.get(_BOOT_ID) != boot_id:
-            properties[_BOOT_ID] = boot_id
-            await replace_file(self._disk, path, layout.encode_properties(properties).encode())
-        self.lost_power = False
+        known = {**properties, _BOOT_ID: boot_id, _DURABILITY: durability}
+        if known != properties:
+            await replace_file(self._disk, path, layout.encode_properties(known).encode())
+        self.may_lack_records = False
 
     def first_dirty(self, partition: TopicPartition) -> Offset | None:
         """Return where compaction continues; None for a partition that was never compacted."""

@@ -10,6 +10,7 @@ from fencelog.log.layout import META_PROPERTIES, RECOVERY_POINT_CHECKPOINT
 from fencelog.storage.checkpoint import replace_file
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
+from fencelog.storage.recover import Durability
 from fencelog.types import Offset, TopicId, TopicPartition
 from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.disk import Loss, PowerCut, SimDisk
@@ -77,24 +78,55 @@ def test_a_directory_belongs_to_the_cluster_that_it_was_made_for() -> None:
         opened_in(disk, "other")
 
 
-def test_power_is_lost_where_an_unclean_stop_was_of_another_boot() -> None:
+def test_records_may_be_lost_where_an_unclean_stop_was_of_another_boot() -> None:
     disk = with_partitions()
-    assert opened_in(disk, None, None).lost_power is False
-    assert opened_in(disk, None, "first").lost_power is True  # nobody knows of which boot it was
+    assert opened_in(disk, None, None).may_lack_records is False
+    # Nobody knows of which boot it was.
+    assert opened_in(disk, None, "first").may_lack_records is True
     directory = opened_in(disk, None, "first")
-    run(directory.know_boot("first"))
-    assert directory.lost_power is False
-    assert opened_in(disk.power_loss(Loss.ALL), None, "first").lost_power is False
-    assert opened_in(disk, None, "second").lost_power is True
+    run(directory.know_run("first", "os"))
+    assert directory.may_lack_records is False
+    assert opened_in(disk.power_loss(Loss.ALL), None, "first").may_lack_records is False
+    assert opened_in(disk, None, "second").may_lack_records is True
     again = opened_in(disk, None, "second")
-    assert again.lost_power is True  # the crash before ``know_boot`` forgets nothing
-    run(again.close({}))
-    assert opened_in(disk, None, "third").lost_power is False
-    assert opened_in(disk, None, "third").lost_power is True
+    assert again.may_lack_records is True  # the crash before ``know_run`` forgets nothing
+    run(again.close({A: left(1), B: left(1)}))
+    assert opened_in(disk, None, "third").may_lack_records is False
+    assert opened_in(disk, None, "third").may_lack_records is True
+
+
+def test_records_may_be_lost_where_a_stop_was_not_clean_for_each_partition() -> None:  # F8
+    disk = with_partitions()
+    directory = opened_in(disk, None, "first")
+    run(directory.know_run("first", "os"))
+    run(directory.close({A: left(1)}))  # B has failed, or could not be closed
+    assert opened_in(disk.power_loss(Loss.ALL), None, "second").may_lack_records is True
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_whether_records_may_be_lost_follows_from_the_mode_of_the_run_that_wrote_them(
+    durability: Durability,
+) -> None:  # F8
+    disk = with_partitions()
+    run(opened_in(disk, None, "first").know_run("first", durability))
+    assert opened_in(disk, None, "second").may_lack_records is (durability == "os")
+
+
+def test_what_a_run_in_os_mode_has_left_counts_as_not_synced_until_a_clean_stop() -> None:
+    disk = with_partitions()
+    directory = opened_in(disk, None, "first")
+    run(directory.know_run("first", "os"))
+    run(opened_in(disk, None, "first").know_run("first", "fsync"))
+    directory = opened_in(disk, None, "first")
+    run(directory.know_run("first", "fsync"))  # a kill, and another one
+    assert opened_in(disk.power_loss(Loss.ALL), None, "second").may_lack_records is True
+    run(directory.close({A: left(1), B: left(1)}))
+    run(opened_in(disk, None, "first").know_run("first", "fsync"))
+    assert opened_in(disk, None, "second").may_lack_records is False
 
 
 def test_a_new_directory_has_lost_nothing() -> None:
-    assert opened_in(SimDisk(), boot_id="first").lost_power is False
+    assert opened_in(SimDisk(), boot_id="first").may_lack_records is False
 
 
 def test_replicas_begin_with_the_high_watermarks_that_were_stored() -> None:
