@@ -5,7 +5,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from fencelog.broker.partitions.partition import Partition
-from fencelog.replication.leader import LeaderProgress
+from fencelog.coordination.controller.model import PartitionState
+from fencelog.coordination.controller.rules import isr_size_needed
+from fencelog.log.partition_log import PartitionLog
+from fencelog.replication.leader import LeaderProgress, Leadership
 from fencelog.replication.session import Position
 from fencelog.types import Instant, NodeId, Offset, TopicId
 
@@ -80,3 +83,16 @@ class LedPartitions:
         """Serve them no more; harmless for a partition that is not led."""
         if self._led.pop(key, None) is not None:
             self.changed(key)
+
+
+def leadership(state: PartitionState, log: PartitionLog, min_isr: int) -> Leadership:
+    """Return what the leader that a state names begins with on this log."""
+    return Leadership(
+        state.leader,
+        state.replicas,
+        state.isr,
+        state.leader_epoch,
+        log.log_end_offset,
+        log.high_watermark,
+        isr_size_needed(state, min_isr),
+    )

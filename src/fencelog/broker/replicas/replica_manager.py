@@ -19,14 +19,14 @@ from fencelog.broker.peers.identity import Identity
 from fencelog.broker.replicas.fetcher import Fetcher
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.leaders import Leaders
-from fencelog.broker.replicas.led import Key, Led, LedPartitions
+from fencelog.broker.replicas.led import Key, Led, LedPartitions, leadership
 from fencelog.broker.replicas.logs import Logs
+from fencelog.broker.replicas.removals import Removals
 from fencelog.broker.replicas.repair import Step, next_step
 from fencelog.broker.replicas.replica import Replica, Work
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
-from fencelog.coordination.controller.rules import isr_size_needed
 from fencelog.errors import CorruptionError, ExhaustedError, NotLeaderError, StorageError
-from fencelog.replication.leader import LeaderProgress, Leadership
+from fencelog.replication.leader import LeaderProgress
 from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,8 @@ class ReplicaManager:
         self._news: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
         """An internal error of a task, which ends ``run``."""
-        self._opened: list[tuple[TopicId, asyncio.Future[None]]] = []
+        self._opened: dict[TopicId, asyncio.Event] = {}
+        self._removals = Removals(logs, self._limit, self._removal_failed)
         self.removed: Callable[[TopicId], Awaitable[None]] = _nothing
         """Stores that nothing of a deleted topic is here any more."""
         self.led_here: Callable[[TopicPartition], None] = lambda name: None
@@ -85,8 +86,8 @@ class ReplicaManager:
     async def run(self) -> None:
         """Follow the metadata until cancelled; an internal error of a stream ends it, too."""
         try:
-            for topic_id in list(self._cluster.deleted):
-                await self._remove(topic_id)  # before a topic of the same name is opened
+            for topic_id in self._cluster.deleted:
+                self._begin_removal(topic_id)  # before a topic of the same name is opened
             self._mark(self._cluster.partitions)
             while True:
                 due, self._due = list(self._due), {}
@@ -121,15 +122,16 @@ class ReplicaManager:
     async def opened(self, topic: Topic) -> None:
         """Return when this broker's replicas of a topic are open and have roles, or cannot."""
         while not all(map(self._is_ready, self._of_topic(topic.topic_id))):
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._opened.append((topic.topic_id, waiting))
-            await waiting
+            await self._opened.setdefault(topic.topic_id, asyncio.Event()).wait()
 
     def _is_ready(self, key: Key) -> bool:
         stored, replica = self._cluster.partitions[PartitionKey(*key)], self._replicas.get(key)
         if self._identity.node_id not in stored.state.replicas:
             return True
-        if replica is None or replica.is_busy:
+        if replica is None:
+            name = self._logs.name_of(key)
+            return name is not None and self._removals.is_stuck(name.topic)
+        if replica.is_busy:
             return False
         return replica.is_offline or replica.leader_epoch >= stored.state.leader_epoch
 
@@ -166,32 +168,34 @@ class ReplicaManager:
             return  # looked at again when that is done
         work = self._next(key, replica)
         if work is None:
-            self._tell_opened(key)
+            self._tell_opened(key[0])
             return
         replica = self._replicas[key]
         replica.is_busy = True
-        task = asyncio.get_running_loop().create_task(self._carry_out(key, replica, work))
+        self._begin(self._carry_out(key, replica, work))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def _tell_opened(self, key: Key) -> None:
-        waiting, self._opened = self._opened, []
-        for topic_id, future in waiting:
-            if topic_id != key[0]:
-                self._opened.append((topic_id, future))
-            elif not future.done():
-                future.set_result(None)
+    def _tell_opened(self, topic_id: TopicId) -> None:
+        waiting = self._opened.pop(topic_id, None)
+        if waiting is not None:
+            waiting.set()
 
     def _next(self, key: Key, replica: Replica | None) -> Coroutine[None, None, None] | None:
         """Return what has to be awaited before the newest state can be in force."""
         if key[0] in self._cluster.deleted:
-            return self._begin_removal(TopicId(key[0]))
+            if replica is not None:
+                self._begin_removal(TopicId(key[0]))
+            return None
         stored = self._cluster.partitions.get(PartitionKey(*key))
         if stored is None or self._identity.node_id not in stored.state.replicas:
             return None
         if replica is None:
             name = self._logs.name_of(key)
-            if name is None or name in self._names:
+            if name is None or name in self._names or self._removals.holds(name.topic):
                 return None  # the topic is not known any more, or a deleted one has these files
             self._names.add(name)
             replica = self._replicas[key] = Replica(name)
@@ -255,26 +259,18 @@ class ReplicaManager:
 
     def _lead(self, key: Key, replica: Replica, partition: Partition, stored: StoredState) -> None:
         """Begin to lead, if this life of the broker was elected."""
-        state, epoch_start = stored.state, partition.log.log_end_offset
+        state = stored.state
         if state.leader_life != self._identity.incarnation:
             partition.follow(state.leader_epoch)  # nobody, until the controller has elected again
             return
-        begun = Leadership(
-            self._identity.node_id,
-            state.replicas,
-            state.isr,
-            state.leader_epoch,
-            epoch_start,
-            partition.log.high_watermark,
-            isr_size_needed(state, self._min_isr(TopicId(key[0]))),
-        )
+        begun = leadership(state, partition.log, self._min_isr(TopicId(key[0])))
         now = Instant(asyncio.get_running_loop().time())
         progress = LeaderProgress(begun, all_replicas=self._all_replicas, now=now)
         partition.lead(progress)
         log.info(
             "%s: leading from offset %d on, in leader epoch %d",
             replica.name,
-            epoch_start,
+            begun.epoch_start,
             state.leader_epoch,
         )
         self._led.lead(Led(key, partition, progress, stored.version))
@@ -471,27 +467,32 @@ class ReplicaManager:
         opened = await self._logs.begin_anew(name, begin if begin.offset else None)
         self._opened_anew(key, replica, opened)
 
-    def _begin_removal(self, topic_id: TopicId) -> Coroutine[None, None, None] | None:
-        """Return the removal of a deleted topic's replicas, once none of them is busy."""
+    def _begin_removal(self, topic_id: TopicId) -> None:
+        """Begin to remove a deleted topic's replicas, once none of them is busy."""
+        name = self._cluster.deleted[topic_id].name
         found = {key: each for key, each in self._replicas.items() if key[0] == topic_id}
-        if not found or any(each.is_busy for each in found.values()):
-            return None
+        if any(each.is_busy for each in found.values()):
+            return
         for key, replica in found.items():
             self._end_role(key, replica)
-            replica.is_busy = True
-        return self._remove(topic_id)
+            replica.is_busy = True  # until its files are removed
+        self._removals.begin(topic_id, name)
+        self._begin(self._remove(topic_id, name))
 
-    async def _remove(self, topic_id: TopicId) -> None:
+    async def _remove(self, topic_id: TopicId, name: str) -> None:
         """Remove a deleted topic's files, open or not, and store that nothing is left here."""
-        deleted = self._cluster.deleted.get(topic_id)
-        if deleted is None:
-            return
-        await self._logs.remove(topic_id, deleted.name)
+        await self._removals.remove_files(topic_id)
         for key in [key for key in self._replicas if key[0] == topic_id]:
             self._names.discard(self._replicas.pop(key).name)
         self._mark(key for key in self._cluster.partitions if key not in self._replicas)
-        if self._identity.node_id in deleted.brokers:
-            await self.removed(topic_id)
+        await self._removals.until_done(name, lambda: self.removed(topic_id))
+
+    def _removal_failed(self, error: Exception) -> None:
+        """Tell who waits for a new topic of the same name: that may take long now."""
+        if isinstance(error, ExhaustedError):
+            self.exhausted()
+        for topic_id in list(self._opened):
+            self._tell_opened(topic_id)
 
 
 async def _nothing(topic_id: TopicId) -> None:
