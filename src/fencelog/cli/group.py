@@ -6,10 +6,12 @@ import typer
 
 from fencelog.cli.options import (
     DEFAULT_BOOTSTRAP,
+    INDEXES,
     BootstrapOption,
     FormatOption,
     PropertyOption,
     connection,
+    whole_number,
 )
 from fencelog.cli.output import (
     Format,
@@ -179,10 +181,11 @@ def _places(client: "Client", topics: list[str]) -> list[TopicPartition]:
         numbers = client.partitions([name])[name]
         if not colon:
             places += [TopicPartition(name, each) for each in numbers]
-        elif number.isdecimal() and int(number) in numbers:
-            places.append(TopicPartition(name, int(number)))
-        else:
+            continue
+        index = whole_number(number, f"-t {text}: partition", INDEXES)
+        if index not in numbers:
             raise UsageError(f"-t {text}: {name} has partitions {numbers[0]} to {numbers[-1]}")
+        places.append(TopicPartition(name, index))
     return places
 
 

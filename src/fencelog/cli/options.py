@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fencelog.cli.output import Format, UsageError
+from fencelog.settings.kinds import INT32_MAX, INT64_MAX, Whole
 
 if TYPE_CHECKING:
     from fencelog.client.blocking import Client
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 REQUEST_TIMEOUT_MS = 10_000  # shorter than a program's: a person is waiting
+REQUEST_TIMEOUTS = Whole(1, INT32_MAX, "ms")
+OFFSETS = Whole(0, INT64_MAX)
+INDEXES = Whole(0, INT32_MAX)
+"""Numbers of partitions, and of segments."""
 
 BootstrapOption = Annotated[
     str,
@@ -35,7 +40,8 @@ PropertyOption = Annotated[
     ),
 ]
 CountOption = Annotated[
-    int | None, typer.Option("-c", "-n", "--num", min=1, help="Stop after this many records.")
+    int | None,
+    typer.Option("-c", "-n", "--num", min=1, max=INT64_MAX, help="Stop after this many records."),
 ]
 RecordFormatOption = Annotated[
     str,
@@ -73,17 +79,14 @@ class Connection:
         """How a client of this command connects. Raises UsageError."""
         from fencelog.client.cluster import ClusterOptions
 
-        timeout_ms = self.properties.get("request.timeout.ms", str(REQUEST_TIMEOUT_MS))
-        if not timeout_ms.isdecimal() or int(timeout_ms) == 0:
-            raise UsageError(
-                f"-X request.timeout.ms={timeout_ms}: expected a whole number of ms above 0"
-            )
+        text = self.properties.get("request.timeout.ms", str(REQUEST_TIMEOUT_MS))
+        timeout_ms = whole_number(text, f"-X request.timeout.ms={text}", REQUEST_TIMEOUTS)
         address = self.properties.get("bootstrap.servers", self.bootstrap)
         try:
             return ClusterOptions(
                 bootstrap_servers=address,
                 client_id=self.properties.get("client.id", "fencelog-cli"),
-                request_timeout_s=int(timeout_ms) / 1000,
+                request_timeout_s=timeout_ms / 1000,
             )
         except ValueError as error:
             raise UsageError(f"-b {address}: {error}") from None
@@ -95,6 +98,14 @@ def connection(
     """Read ``-b`` and ``-X``. Raises UsageError for a property that the command does not have."""
     known = CLIENT_PROPERTIES | set(also)
     return Connection(bootstrap=bootstrap, properties=key_values(properties or (), "-X", known))
+
+
+def whole_number(text: str, what: str, numbers: Whole) -> int:
+    """Read a number out of a text. Raises UsageError, which begins with ``what``."""
+    try:
+        return numbers.parse(text)
+    except ValueError:
+        raise UsageError(f"{what}: expected {numbers.expected()}") from None
 
 
 def key_values(

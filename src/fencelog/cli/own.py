@@ -23,6 +23,7 @@ from fencelog.cli.output import (
     show_line,
     show_rows,
 )
+from fencelog.coordination.ownership.rules import GENERATION_MAX
 from fencelog.wire.own import LEASE_MS_MAX, LEASE_MS_MIN
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def claim(
         int | None,
         typer.Option(
             min=0,
+            max=GENERATION_MAX,
             help="The attempt: an owner with a lower or equal one is fenced, one with a higher one "
             "refuses it; 0 fences any. Default: one more than the last.",
             show_default=False,

@@ -32,6 +32,7 @@ from fencelog.cli.output import (
 )
 from fencelog.errors import StorageError
 from fencelog.log import layout
+from fencelog.settings.kinds import INT32_MAX
 from fencelog.types import TopicPartition
 
 app = typer.Typer(
@@ -117,6 +118,7 @@ def elect(
             "--broker",
             metavar="N",
             min=0,
+            max=INT32_MAX,
             help="Elect this replica, though it may lack committed records. Default: the first "
             "replica, if it is in sync.",
         ),

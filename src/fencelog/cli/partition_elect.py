@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from fencelog.cli.options import INDEXES, whole_number
 from fencelog.cli.output import Row, UsageError
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import TopicPartition
@@ -19,7 +20,7 @@ def named(text: str) -> TopicPartition:
     topic, _, index = text.rpartition("/")
     if not topic or not (index.isascii() and index.isdigit()):
         raise UsageError(f"{text}: expected a topic and a partition, such as orders/0")
-    return TopicPartition(topic, int(index))
+    return TopicPartition(topic, whole_number(index, f"{topic}/{index}", INDEXES))
 
 
 def described(client: "Client", name: TopicPartition) -> "PartitionDescription":

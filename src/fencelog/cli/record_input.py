@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from fencelog.cli.options import INDEXES
 from fencelog.cli.output import UsageError
+from fencelog.settings.kinds import INT64_MAX, Whole
 
 CHUNK_BYTES = 1 << 16
 RECORD_BYTES_MAX = 64 << 20
+TIMESTAMPS = Whole(-INT64_MAX - 1, INT64_MAX, "ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +89,8 @@ def _from_json(line: bytes, number: int, form: InputForm) -> InputRecord:
         return InputRecord(
             key=_bytes_of(fields, "key", form.key),
             value=_bytes_of(fields, "value"),
-            partition=_int_of(fields, "partition", form.partition),
-            timestamp_ms=_int_of(fields, "timestamp", None),
+            partition=_int_of(fields, "partition", INDEXES, form.partition),
+            timestamp_ms=_int_of(fields, "timestamp", TIMESTAMPS, None),
             headers=headers or form.headers,
         )
     except (UsageError, KeyError, TypeError, ValueError, binascii.Error) as error:
@@ -106,8 +109,16 @@ def _bytes_of(fields: dict[str, object], name: str, default: bytes | None = None
     return value.encode()
 
 
-def _int_of(fields: dict[str, object], name: str, default: int | None) -> int | None:
+def _int_of(
+    fields: dict[str, object], name: str, numbers: Whole, default: int | None
+) -> int | None:
     value = fields.get(name, default)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise UsageError(f"{name} must be a whole number, not {value!r}")
+    if value is None:
+        return None
+    if (
+        not isinstance(value, int)
+        or isinstance(value, bool)
+        or not numbers.low <= value <= numbers.high
+    ):
+        raise UsageError(f"{name} must be {numbers.expected()}, not {value!r}")
+    return value

@@ -22,6 +22,7 @@ from fencelog.cli.log_output import LogOutput
 from fencelog.cli.signals import STOPS, handle_signals, ignore_signals
 from fencelog.errors import FencelogError, error_text
 from fencelog.settings.given import ConfigError
+from fencelog.settings.kinds import Whole
 from fencelog.version import __version__
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 DURABILITY = "fsync; os in a cluster"
 DURABILITY_HELP = "What an acknowledged record survives. fsync: a power cut; os: kill -9."
-BROKERS_MAX = 30
+BROKERS = Whole(1, 30)
 Serving = Callable[
     [BrokerConfig, asyncio.Event, Ready], Coroutine[None, None, BaseException | None]
 ]
@@ -103,12 +104,12 @@ def dev(
 
     The address, or those of all brokers, is printed on stdout, for scripts.
     """
-    if not brokers.isdecimal() or not 1 <= int(brokers) <= BROKERS_MAX:
-        typer.echo(
-            f"fencelog: --brokers={brokers!r}: expected a number from 1 to {BROKERS_MAX}", err=True
-        )
-        raise typer.Exit(2)
-    serving = _serve_one if int(brokers) == 1 else partial(_serve_several, int(brokers))
+    try:
+        count = BROKERS.parse(brokers)
+    except ValueError:
+        typer.echo(f"fencelog: --brokers={brokers!r}: expected {BROKERS.expected()}", err=True)
+        raise typer.Exit(2) from None
+    serving = _serve_one if count == 1 else partial(_serve_several, count)
     with tempfile.TemporaryDirectory(prefix="fencelog-dev-") as directory:
         flags = Flags(
             data_dir=directory,

@@ -4,10 +4,14 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from fencelog.cli.options import OFFSETS, whole_number
 from fencelog.cli.output import UsageError
+from fencelog.settings.kinds import INT64_MAX, Whole
 
 UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 AGE = re.compile(r"-(\d+)(ms|s|m|h|d)")
+TIMES = Whole(0, INT64_MAX, "ms")
+"""A search for a time that is below 0 would mean something else on the wire."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +54,22 @@ def parse_start(text: str, *, now_ms: int) -> Start:
     if text in {"end", "latest"}:
         return End()
     if re.fullmatch(r"-\d+", text):
-        return End(back=int(text[1:]))
+        return End(back=whole_number(text[1:], f"-o {text}", OFFSETS))
     if text.isdecimal():
-        return Exactly(int(text))
+        return Exactly(whole_number(text, f"-o {text}", OFFSETS))
     if text.startswith("@"):
-        return At(_timestamp_ms(text[1:], now_ms))
+        timestamp_ms = _timestamp_ms(text[1:], now_ms)
+        if not TIMES.low <= timestamp_ms <= TIMES.high:
+            raise UsageError(f"-o {text}: expected a time from 1970 on, {TIMES.bounds()} ms")
+        return At(timestamp_ms)
     raise UsageError(f"-o {text}: expected beginning, end, N, -N (from the end) or @TIME")
 
 
 def _timestamp_ms(text: str, now_ms: int) -> int:
     if text.isdecimal():
-        return int(text) * (1 if len(text) > 10 else 1000)
+        return whole_number(text, f"-o @{text}", TIMES) * (1 if len(text) > 10 else 1000)
     if age := AGE.fullmatch(text):
-        return now_ms - int(age[1]) * UNITS_MS[age[2]]
+        return now_ms - whole_number(age[1], f"-o @{text}", OFFSETS) * UNITS_MS[age[2]]
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

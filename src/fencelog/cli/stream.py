@@ -27,6 +27,7 @@ from fencelog.cli.output import (
     show_json,
     show_rows,
 )
+from fencelog.settings.kinds import INT16_MAX, INT32_MAX
 
 app = typer.Typer(
     name="stream",
@@ -44,13 +45,21 @@ SEGMENT_COLUMNS = ("id", "low", "high", "state", "predecessors", "successors", "
 def create(
     name: NameArgument,
     segments: Annotated[
-        int, typer.Option("-s", "--segments", min=1, help="Segments at first, of equal ranges.")
+        int,
+        typer.Option(
+            "-s",
+            "--segments",
+            min=1,
+            max=INT32_MAX,
+            help="Segments at first, of equal ranges.",
+        ),
     ] = 1,
     least: Annotated[
         int | None,
         typer.Option(
             "--min",
             min=1,
+            max=INT32_MAX,
             help="The fewest open segments: a merge below it is refused. Default: 1.",
             show_default=False,
         ),
@@ -60,6 +69,7 @@ def create(
         typer.Option(
             "--max",
             min=1,
+            max=INT32_MAX,
             help="The most open segments: a split above it is refused.",
             show_default=False,
         ),
@@ -90,6 +100,7 @@ def create(
             "--replicas",
             "--replication-factor",
             min=1,
+            max=INT16_MAX,
             help="Replicas of each segment. Default: default.replication.factor.",
         ),
     ] = None,
@@ -151,7 +162,9 @@ def describe(
 @app.command()
 def split(
     name: NameArgument,
-    segment: Annotated[int, typer.Argument(metavar="SEGMENT", min=0, help="An open segment.")],
+    segment: Annotated[
+        int, typer.Argument(metavar="SEGMENT", min=0, max=INT32_MAX, help="An open segment.")
+    ],
     at: Annotated[
         float | None,
         typer.Option(
@@ -187,6 +200,7 @@ def merge(
         typer.Argument(
             metavar="SEGMENT SEGMENT…",
             min=0,
+            max=INT32_MAX,
             help="Two or more open segments with adjacent ranges.",
             show_default=False,
         ),

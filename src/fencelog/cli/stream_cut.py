@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fencelog.cli.options import INDEXES, OFFSETS
 from fencelog.cli.output import UsageError
 from fencelog.errors import error_text
 
@@ -77,7 +78,10 @@ def parse_place(text: str, flag: str) -> Place:
 def _cut(text: str, flag: str) -> Place:
     try:
         found = json.loads(text)
-        segments = {int(index): int(offset) for index, offset in found["segments"].items()}
+        segments = {
+            INDEXES.parse(index): OFFSETS.parse(str(offset))
+            for index, offset in found["segments"].items()
+        }
         stream, topic_id = found.get("stream"), found.get("topic_id")
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UsageError(

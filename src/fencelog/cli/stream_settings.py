@@ -5,10 +5,12 @@ from collections.abc import Iterable
 
 from fencelog.cli.options import key_values
 from fencelog.cli.output import UsageError
+from fencelog.settings.kinds import INT32_MAX, Whole
 
 LEAST, MOST = "stream.segments.min", "stream.segments.max"
 EVENTS, KBYTES = "stream.rate.events.per.segment", "stream.rate.kbytes.per.segment"
 RATE = re.compile(r"(\d+)(?:([kmg])i?b)?/s", re.IGNORECASE)
+RATES = Whole(1, INT32_MAX)
 UNITS_KIB = {"k": 1, "m": 1 << 10, "g": 1 << 20}
 
 
@@ -36,8 +38,12 @@ def stream_settings(
 def _rate(text: str) -> tuple[str, int]:
     """The setting for a rate, and its value: records a second, or KiB a second."""
     found = RATE.fullmatch(text)
-    if found is None or int(found[1]) == 0:
-        raise UsageError(f"--rate {text}: expected records as 100/s, or 500KB/s, 2MB/s; not 0")
-    if found[2] is None:
-        return EVENTS, int(found[1])
-    return KBYTES, int(found[1]) * UNITS_KIB[found[2].lower()]
+    try:
+        number = RATES.parse(found[1]) if found else 0
+        unit = found[2] if found else None
+        rate = RATES.parse(str(number * (UNITS_KIB[unit.lower()] if unit else 1)))
+    except ValueError:
+        raise UsageError(
+            f"--rate {text}: expected records as 100/s, or 500KB/s, 2MB/s; {RATES.bounds()}"
+        ) from None
+    return KBYTES if unit else EVENTS, rate

@@ -27,6 +27,7 @@ from fencelog.cli.output import (
     show_rows,
 )
 from fencelog.cli.stream_settings import LEAST
+from fencelog.settings.kinds import INT16_MAX, INT32_MAX
 
 if TYPE_CHECKING:
     from fencelog.client.blocking import Client
@@ -59,7 +60,8 @@ PARTITION_TITLES = {
 def create(
     names: NamesArgument,
     partitions: Annotated[
-        int, typer.Option("-p", "--partitions", min=1, help="Partitions of each topic.")
+        int,
+        typer.Option("-p", "--partitions", min=1, max=INT32_MAX, help="Partitions of each topic."),
     ] = 1,
     replicas: Annotated[
         int | None,
@@ -67,6 +69,7 @@ def create(
             "-r",
             "--replicas",
             min=1,
+            max=INT16_MAX,
             help="Replicas of each partition. Default: default.replication.factor.",
         ),
     ] = None,
@@ -212,7 +215,13 @@ def alter(
     ] = None,
     partitions: Annotated[
         int | None,
-        typer.Option("-p", "--partitions", min=1, help="The new, higher number of partitions."),
+        typer.Option(
+            "-p",
+            "--partitions",
+            min=1,
+            max=INT32_MAX,
+            help="The new, higher number of partitions.",
+        ),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
@@ -241,7 +250,13 @@ def delete_records(
     ],
     partitions: Annotated[
         list[int] | None,
-        typer.Option("-p", "--partition", min=0, help="A partition; repeatable. Default: all."),
+        typer.Option(
+            "-p",
+            "--partition",
+            min=0,
+            max=INT32_MAX,
+            help="A partition; repeatable. Default: all.",
+        ),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
@@ -282,7 +297,13 @@ def produce(
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("-p", "--partition", min=0, help="The partition. Default: chosen by the key."),
+        typer.Option(
+            "-p",
+            "--partition",
+            min=0,
+            max=INT32_MAX,
+            help="The partition. Default: chosen by the key.",
+        ),
     ] = None,
     key: Annotated[str | None, typer.Option("-k", "--key", help="The key of every record.")] = None,
     key_delimiter: Annotated[
@@ -343,7 +364,13 @@ def consume(
     names: NamesArgument,
     partitions: Annotated[
         list[int] | None,
-        typer.Option("-p", "--partition", min=0, help="A partition; repeatable. Default: all."),
+        typer.Option(
+            "-p",
+            "--partition",
+            min=0,
+            max=INT32_MAX,
+            help="A partition; repeatable. Default: all.",
+        ),
     ] = None,
     offset: Annotated[
         str,

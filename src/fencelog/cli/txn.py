@@ -25,6 +25,7 @@ from fencelog.cli.output import (
     show_rows,
 )
 from fencelog.errors import ErrorCode, RequestError
+from fencelog.settings.kinds import INT32_MAX, INT64_MAX
 from fencelog.types import TopicPartition
 from fencelog.wire.own import app_of, transactional_id
 
@@ -58,7 +59,9 @@ HANGING_COLUMNS = (
 TopicOption = Annotated[str | None, typer.Option("-t", "--topic", help="Search this topic only.")]
 PartitionOption = Annotated[
     int | None,
-    typer.Option("-p", "--partition", min=0, help="Search this partition only; needs -t."),
+    typer.Option(
+        "-p", "--partition", min=0, max=INT32_MAX, help="Search this partition only; needs -t."
+    ),
 ]
 
 
@@ -75,6 +78,7 @@ def list_transactions(
         typer.Option(
             "--duration-filter",
             min=0,
+            max=INT64_MAX,
             metavar="MS",
             help="Only transactions that began longer ago than this.",
         ),
@@ -188,11 +192,19 @@ def abort(
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("-p", "--partition", min=0, help="The partition of a hanging transaction."),
+        typer.Option(
+            "-p",
+            "--partition",
+            min=0,
+            max=INT32_MAX,
+            help="The partition of a hanging transaction.",
+        ),
     ] = None,
     start_offset: Annotated[
         int | None,
-        typer.Option("--start-offset", min=0, help="Its first offset on that partition."),
+        typer.Option(
+            "--start-offset", min=0, max=INT64_MAX, help="Its first offset on that partition."
+        ),
     ] = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
@@ -239,13 +251,20 @@ def find_hanging(
     partition: PartitionOption = None,
     broker: Annotated[
         int | None,
-        typer.Option("--broker", metavar="ID", help="Search partitions with this leader only."),
+        typer.Option(
+            "--broker",
+            metavar="ID",
+            min=0,
+            max=INT32_MAX,
+            help="Search partitions with this leader only.",
+        ),
     ] = None,
     max_timeout_min: Annotated[
         int,
         typer.Option(
             "--max-transaction-timeout",
             min=0,
+            max=INT32_MAX,
             metavar="MINUTES",
             help="Only transactions whose last write is older.",
         ),

@@ -1,5 +1,6 @@
 """What to listen on and what clients are told: one plaintext address, or a refusal with why."""
 
+import re
 from typing import NamedTuple
 
 from fencelog.settings.given import Given
@@ -9,6 +10,7 @@ PLAINTEXT = "PLAINTEXT"
 PROTOCOLS = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 ANY_HOST = "127.0.0.1"
 """What a listener without a host listens on."""
+_PORT = "0*[0-9]{1,5}"
 
 
 class Listener(NamedTuple):
@@ -48,7 +50,7 @@ def _names(given: Given | None) -> list[str]:
 def _listener(given: Given, text: str) -> Listener:
     name, scheme, address = text.strip().rpartition("://")
     host, colon, port = address.rpartition(":")
-    if (scheme and not name) or not colon or not port.isdecimal() or int(port) > 65535:
+    if (scheme and not name) or not colon or not re.fullmatch(_PORT, port) or int(port) > 65535:
         raise given.refused("is not HOST:PORT or PLAINTEXT://HOST:PORT, for example 127.0.0.1:9092")
     return Listener(name.upper() or PLAINTEXT, host.strip("[]") or ANY_HOST, int(port))
 
