@@ -7,6 +7,7 @@ import pytest
 import fencelog
 from fencelog.client.streams.blocking_group import Reader
 from fencelog.coordination.synchronizer.replica import Schema
+from fencelog.errors import FencelogError
 from fencelog.testing import LocalBroker
 
 
@@ -79,6 +80,30 @@ def test_a_blocking_reader_copies_in_transactions(fencelog_broker: LocalBroker) 
                     assert event.value == b"3"
         found = [number(each.value) for each in fencelog_broker.records("out")]
         assert found == list(range(10))
+
+
+@pytest.mark.slow
+def test_a_blocking_reader_hands_nothing_out_inside_of_a_transaction(
+    fencelog_broker: LocalBroker,
+) -> None:
+    # R6: also of what was taken from the loop before
+    with fencelog.connect(fencelog_broker.bootstrap) as log:
+        log.create_stream("s", 1)
+        log.create_topic("out")
+        write(log, 4)
+        group = log.reader_group("g", "s", end={0: 4})
+        with group.reader("r1") as reader:
+            events = iter(reader)
+            next(events)
+            with pytest.raises(FencelogError, match="more events"), reader.transaction():
+                next(events)
+            next(iter(reader))
+            with pytest.raises(FencelogError, match="commit"), reader.transaction():
+                reader.commit()
+            for event in reader:
+                with reader.transaction() as transaction:
+                    transaction.send("out", event.value)
+        assert [number(each.value) for each in fencelog_broker.records("out")] == [0, 1, 2, 3]
 
 
 @pytest.mark.slow

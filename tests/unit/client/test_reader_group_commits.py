@@ -1,6 +1,7 @@
 """Positions that two commits of a reader group change at a time: none goes back or is skipped."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 import fencelog.aio
 from fencelog.client.asynchronous import Producer
 from fencelog.client.streams import segment_reader
+from fencelog.client.streams.group_reader import GroupReader
 from fencelog.client.streams.reader_group import ReaderGroup
-from fencelog.errors import ErrorCode, RequestError
+from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.testing import LocalBroker
 from tests.support.reader_groups import (
     crash,
@@ -107,5 +109,77 @@ def test_a_segment_that_ends_here_is_not_committed_beyond_what_was_handed_out(
             await crash(reader)
         async with group.reader("r2") as other:
             assert await next_events(other) == [f"k:{number}" for number in range(10)]
+
+    run_with_events(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ask",
+    [GroupReader.next_batch, GroupReader.commit, lambda reader: anext(aiter(reader))],
+    ids=["batch", "commit", "event"],
+)
+def test_inside_of_a_transaction_its_events_are_not_processed(
+    fencelog_broker: LocalBroker, ask: Callable[[GroupReader], Awaitable[object]]
+) -> None:
+    # R6: the position is committed with the transaction alone, also after a misuse
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        async def misused() -> None:
+            async with reader.transaction() as transaction:
+                await transaction.send("out", b"x")
+                with pytest.raises(FencelogError, match="more events"):
+                    await asyncio.wait_for(ask(reader), 20)
+                await member_of(reader).commit()
+                raise ZeroDivisionError
+
+        async with group.reader("r1", commit_interval_s=None) as reader:
+            assert len(await next_events(reader, 3)) == 3
+            with pytest.raises(ZeroDivisionError):
+                await misused()
+            await crash(reader)
+        async with group.reader("r2") as other:
+            assert await next_events(other) == [f"k:{number}" for number in range(10)]
+        assert fencelog_broker.records("out") == []
+
+    run_with_events(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_misuse_that_is_caught_inside_of_a_transaction_does_no_harm(
+    fencelog_broker: LocalBroker,
+) -> None:
+    # R6
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        async with group.reader("r1", commit_interval_s=None) as reader:
+            assert len(await next_events(reader, 3)) == 3
+            async with reader.transaction() as transaction:
+                with pytest.raises(FencelogError, match="begin another one"):
+                    async with reader.transaction():
+                        pass
+                await transaction.send("out", b"x")
+            assert await next_events(reader, 3) == [f"k:{number}" for number in range(3, 6)]
+        assert texts(fencelog_broker.records("out")) == ["x"]
+
+    run_with_events(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_reader_that_is_closed_inside_of_its_transaction_has_not_processed_its_events(
+    fencelog_broker: LocalBroker,
+) -> None:
+    # R6
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        async def closed() -> None:
+            async with reader.transaction() as transaction:
+                await transaction.send("out", b"x")
+                await reader.close()
+
+        async with group.reader("r1", commit_interval_s=None) as reader:
+            assert len(await next_events(reader, 3)) == 3
+            with pytest.raises(FencelogError, match="not read by this reader any more"):
+                await closed()
+        async with group.reader("r2") as other:
+            assert await next_events(other) == [f"k:{number}" for number in range(10)]
+        assert fencelog_broker.records("out") == []
 
     run_with_events(fencelog_broker, scenario)

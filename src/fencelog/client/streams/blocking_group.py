@@ -118,6 +118,7 @@ class Reader:
             for event in batch.events:
                 self._given = 1
                 yield event
+                self._core.check_no_transaction()
                 self._processed += self._given  # a transaction has counted it already
                 self._given = 0
                 if self._is_aborted or self._core.is_wanted:

@@ -50,6 +50,7 @@ class GroupReader:
         self._hands: SegmentReader | None = None
         self._given = 0
         """How many of the events in hands were handed out."""
+        self._is_in_transaction = False
         self._turn = 0
 
     # --- its life
@@ -74,10 +75,13 @@ class GroupReader:
         await self.close(processed=kind is None)
 
     async def close(self, *, processed: bool = True) -> None:
-        """Go offline at the processed positions, so that others go on at once. Harmless twice."""
+        """Go offline at the processed positions, so that others go on at once. Harmless twice.
+
+        Inside of a transaction its events are not processed: it is aborted.
+        """
         member, self._member = self._member, None
         if member is not None:
-            self._put_down(processed=processed)
+            self._put_down(processed=processed and not self._is_in_transaction)
             await member.close()
 
     # --- reading
@@ -104,7 +108,10 @@ class GroupReader:
             yield batch
 
     async def next_batch(self, most: int = 1_000) -> EventBatch | None:
-        """Return the next events of one segment; waits for some. None at the end of the stream."""
+        """Return the next events of one segment; waits for some. None at the end of the stream.
+
+        Raises FencelogError inside of a transaction.
+        """
         found = await self._next(most, most)
         if found is None:
             return None
@@ -112,7 +119,11 @@ class GroupReader:
         return EventBatch(segment=self._hands.index, events=found)
 
     async def commit(self) -> None:
-        """All that was handed out is processed: commit it. Raises RequestError."""
+        """All that was handed out is processed: commit it. Raises RequestError.
+
+        Raises FencelogError inside of a transaction.
+        """
+        self.check_no_transaction()
         if self._hands is not None:
             self._hands.processed(self._given)
             self._given = 0
@@ -126,20 +137,23 @@ class GroupReader:
         transaction first, and the position counts only with what was written (R6). After an
         error it is aborted, and the events are handed out again.
         """
+        self.check_no_transaction()
         segment, given = self._hands, self._given
         if segment is None or not given:
             raise FencelogError("a transaction is about events: ask for some first")
+        self._is_in_transaction = True
         try:
             producer = await segment.producer()
             await producer.begin()
             yield ReaderTransaction(producer)
-            self._check_hands(segment, given)
             await segment.commit_with(given)
         except BaseException:
             self._hands, self._given = None, 0
             with suppress(FencelogError):
                 await segment.abandon()
             raise
+        finally:
+            self._is_in_transaction = False
         self._given = 0
 
     async def check(self) -> None:
@@ -170,6 +184,17 @@ class GroupReader:
             self._hands.processed(processed)
             self._given = given
 
+    def check_no_transaction(self) -> None:
+        """Raise FencelogError inside of a transaction; any thread may ask.
+
+        The events of an open transaction are processed with its commit, and not before.
+        """
+        if self._is_in_transaction:
+            raise FencelogError(
+                "a transaction of this reader is open: end it before you ask for more events, "
+                "commit, or begin another one"
+            )
+
     @property
     def is_wanted(self) -> bool:
         """Whether there is something to do between two events; any thread may ask."""
@@ -190,10 +215,6 @@ class GroupReader:
             raise FencelogError("no events are in hands: ask for some first")
         return self._hands
 
-    def _check_hands(self, segment: SegmentReader, given: int) -> None:
-        if (segment, given) != (self._hands, self._given):
-            raise FencelogError("more events were asked for inside of a transaction")
-
     def _put_down(self, *, processed: bool) -> None:
         if self._hands is not None:
             self._hands.processed(self._given if processed else 0)
@@ -203,6 +224,7 @@ class GroupReader:
     async def _next(self, ahead: int, most: int) -> tuple[Record, ...] | None:
         """Return up to ``most`` events; up to ``ahead`` of them are taken from the segment."""
         member = self._joined()
+        self.check_no_transaction()
         if self._hands is not None:
             self._hands.processed(self._given)
             self._given = 0
