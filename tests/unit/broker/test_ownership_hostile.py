@@ -402,14 +402,14 @@ async def test_pages_that_have_waited_for_one_commit_are_answered_in_turns(
         late.send_own("late")
         await until(lambda: world.disk.waiting == 1, "its claim is appended, and not committed")
         waiting = 0
-        await_commit = CoordinatorRuntime._await_commit
+        await_commit = CoordinatorRuntime.await_commit
 
         async def counted(*args: Any) -> None:
             nonlocal waiting
             waiting += 1
             await await_commit(*args)
 
-        monkeypatch.setattr(CoordinatorRuntime, "_await_commit", counted)
+        monkeypatch.setattr(CoordinatorRuntime, "await_commit", counted)
         # A watch looks at the revision first; it was committed then.
         monkeypatch.setattr(node.broker.ownership_requests, "changed", _is_changed)
         for peer in peers:

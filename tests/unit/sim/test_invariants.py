@@ -362,18 +362,18 @@ def test_an_answer_that_outruns_its_commit_is_noticed(how: str) -> None:  # E16
 
         groups = rig.node.groups
         if how == "read":
-            sound, groups._await_commit = groups._await_commit, at_once  # type: ignore[method-assign]
+            sound, groups.await_commit = groups.await_commit, at_once  # type: ignore[method-assign]
 
             async def work() -> None:
                 loaded = groups.loaded()[0]
                 groups._append(loaded, (committed_offset(6),), Instant(rig.world.loop.time()))
                 await groups.read("g", lambda shard: shard.fetch("g"))
-                groups._await_commit = sound  # type: ignore[method-assign]
+                groups.await_commit = sound  # type: ignore[method-assign]
 
             assert rig.world.host.broker is not None
             await rig.world.loop.start(rig.world.host.broker, work())
         else:
-            groups._await_commit = at_once  # type: ignore[method-assign]
+            groups.await_commit = at_once  # type: ignore[method-assign]
             await rig.commit_offset(6)
 
     assert "answered at HW 1, though the answer reveals what is below 2 (E16)" in Rig().run(main)
