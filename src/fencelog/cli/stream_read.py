@@ -3,11 +3,12 @@
 import asyncio
 import re
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from types import FrameType
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from fencelog.cli.options import connection
 from fencelog.cli.output import UsageError, say
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from fencelog.client.streams.reader_group import ReaderGroup
     from fencelog.coordination.streams.model import Stream
 
+T = TypeVar("T")
 EVENTS_MAX = 1_000
 """Events that are written at once."""
 IDLE_S, BUSY_S = 0.2, 2.0
@@ -45,10 +47,10 @@ class ReadRequest:
 
 
 def run(request: ReadRequest, bootstrap: str, properties: Iterable[str], out: BinaryIO) -> None:
-    """Write events to ``out`` until the count, the end (with ``-e``) or an interrupt.
+    """Write events to ``out`` until the count, the end (with ``-e``) or a signal.
 
     Events are written by the main thread: a pipe that is full holds up no renewal of the lease.
-    Those that are written when it ends are processed; others are read again by the group.
+    A batch that is written as a whole is processed; any other one is read again by the group.
     """
     connected = connection(bootstrap, properties, also=("isolation.level",))
     level = connected.properties.get("isolation.level", request.isolation)
@@ -59,15 +61,13 @@ def run(request: ReadRequest, bootstrap: str, properties: Iterable[str], out: Bi
     shown = to_json if request.record_format == "json" else formatter(request.record_format)
     with connected.open() as client, _terminable():
         reading = client.run(lambda cluster: _Reading.of(cluster, request, isolation))
-        is_written = True
-        try:
-            client.run(lambda _: reading.reader.__aenter__())
-            for batch in reading.batches(client, request.count):
-                is_written = False
-                _write(batch.events, shown, out)
-                is_written = True
-        finally:
-            client.run(lambda _: reading.reader.close(processed=is_written))
+        with _stopped_between_batches(reading.stop):
+            try:
+                for batch in reading.batches(client, request.count):
+                    _write(batch.events, shown, out)
+                    reading.written = len(batch.events)
+            finally:
+                client.run(reading.close)
 
 
 def _write(events: "Iterable[Record]", shown: "Callable[[Record], bytes]", out: BinaryIO) -> None:
@@ -80,7 +80,7 @@ def _write(events: "Iterable[Record]", shown: "Callable[[Record], bytes]", out: 
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends the reader as an interrupt does: others take its segments over at once."""
+    """SIGTERM ends the command as an interrupt does: by an exception."""
 
     def end(_number: int, _frame: object) -> None:
         raise SystemExit(TERMINATED)
@@ -92,6 +92,40 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def _stopped_between_batches(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGTERM and an interrupt call ``stop``, and end the command behind the block.
+
+    An exception could come at any step: after a write, and before it is known that there was one.
+    A second signal of the same kind ends the command at once, for a pipe that nobody reads.
+    """
+    told: list[int] = []
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        handler = before[signal.Signals(number)]
+        assert callable(handler), number
+        handler(number, frame)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if number in told:
+            end(number, frame)
+        told.append(number)
+        stop()
+
+    # A shell's background job ignores interrupts, and is to do so here.
+    handled = [each for each in before if callable(before[each])]
+    for each in handled:
+        signal.signal(each, handle)
+    try:
+        yield
+    finally:
+        for each in handled:
+            signal.signal(each, before[each])
+    if told:
+        end(told[0], None)
+
+
 def default_name() -> str:
     """A reader's name that no other process has."""
     from fencelog.client.grants import this_process
@@ -100,12 +134,18 @@ def default_name() -> str:
 
 
 class _Reading:
-    """A reader in its group. All of it but ``batches`` belongs to the client's loop."""
+    """A reader in its group. All of it but ``batches`` and ``stop`` belongs to the client's loop.
+
+    Attributes:
+        written: events of the last batch that are written, and of which the reader was not told.
+    """
 
     def __init__(
         self, cluster: "Cluster", stream: str, group: "ReaderGroup", reader: "GroupReader"
     ) -> None:
-        self.reader = reader
+        self.written = 0
+        self._reader = reader
+        self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         self._cluster, self._stream, self._group = cluster, stream, group
         self._ends: Mapping[int, int] | None = None
         self._looked_s = _now_s()
@@ -138,8 +178,18 @@ class _Reading:
             reading._ends = await _ends(cluster, stream, isolation)
         return reading
 
+    def stop(self) -> None:
+        """Hand out no more. For the handler of a signal."""
+        self._loop.call_soon_threadsafe(self._stopped.set)
+
+    async def close(self, _cluster: "Cluster") -> None:
+        """Leave the group, behind what is written."""
+        self._settle()
+        await self._reader.close(processed=False)
+
     def batches(self, client: "Client", count: int | None) -> "Iterator[EventBatch]":
-        """Events until the end or the count; when more is asked for, these are written."""
+        """Join the group; events until the end, the count or the stop."""
+        client.run(self._enter)
         left = count
         while left is None or left > 0:
             most = EVENTS_MAX if left is None else min(left, EVENTS_MAX)
@@ -150,12 +200,38 @@ class _Reading:
                 left -= len(batch.events)
             yield batch
 
+    async def _enter(self, _cluster: "Cluster") -> None:
+        await self._unless_stopped(self._reader.__aenter__())
+
     async def _next(self, most: int, _cluster: "Cluster") -> "EventBatch | None":
+        """Return the next events; None at the end, and once it is stopped."""
+        self._settle()
+        batch = await self._unless_stopped(self._ask(most))
+        # One that was handed out at the same moment is not written.
+        return None if self._stopped.is_set() else batch
+
+    def _settle(self) -> None:
+        self._reader.settle(self.written, 0)
+        self.written = 0
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of some work; it is cancelled once it is to stop, with None."""
+        working = asyncio.create_task(work)
+        stopped = asyncio.create_task(self._stopped.wait())
+        try:
+            await asyncio.wait([working, stopped], return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            for task in (working, stopped):
+                task.cancel()
+            await asyncio.wait([working, stopped])
+
+    async def _ask(self, most: int) -> "EventBatch | None":
         """Return the next events; None at the end of the stream, or at the one that ``-e`` sets."""
         is_late = _now_s() - self._looked_s > BUSY_S
         if self._ends is not None and is_late and await self._is_at_end(self._ends):
             return None
-        asked = asyncio.create_task(self.reader.next_batch(most))
+        asked = asyncio.create_task(self._reader.next_batch(most))
         try:
             while True:
                 await asyncio.wait([asked], timeout=None if self._ends is None else IDLE_S)
@@ -173,7 +249,7 @@ class _Reading:
         from fencelog.client.streams.admin import StreamAdmin
 
         self._looked_s = _now_s()
-        await self.reader.commit()
+        await self._reader.commit()
         cut = await self._group.stream_cut()
         found = await StreamAdmin(self._cluster).describe_stream(self._stream)
         return is_behind(found.stream, cut, ends)
