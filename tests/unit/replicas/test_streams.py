@@ -8,7 +8,7 @@ import pytest
 
 from fencelog.errors import StorageError
 from fencelog.log.ownership import Owner
-from fencelog.types import Offset
+from fencelog.types import NodeId, Offset
 from fencelog.wire.messages.replica_fetch import FetchedReplica, ReplicaFetchResponse
 from fencelog_sim.world.disk import Loss
 from tests.support.log import NOW_MS
@@ -317,6 +317,23 @@ def test_who_ends_at_the_leaders_start_with_what_another_wrote_begins_anew(epoch
             assert not one.offline
 
     test()
+
+
+@scenario
+async def test_a_stream_whose_follower_has_left_the_isr_leaves_no_reader_behind() -> None:  # I1
+    async with running(2) as (leader, follower):
+        progress = leader.lead(1)
+        follower.follow(1, 1)
+        await until(lambda: progress.has_heard(NodeId(2)))
+        (wire,) = follower.wires
+        await until(lambda: bool(wire._waiting))
+        follower.is_up = False
+        wire._stream.ask = lambda *_: None  # the follower is paused: it sends nothing more
+        progress.settled((NodeId(1),))
+        leader.led.changed(key())
+        await until(lambda: not wire._stream._session.partitions())  # it is to speak again
+        wire.close("it is gone")
+        await until(lambda: not leader.partition()._purgatory._readers)
 
 
 @scenario

@@ -149,11 +149,14 @@ class Stream:
         interest = self._interests[key] = _Interest(self, key, led)
         led.partition.add_reader(interest)
 
-    def _forget(self, key: Key) -> None:
-        self._session.forget(key)
+    def _stop_listening(self, key: Key) -> None:
         interest = self._interests.pop(key, None)
         if interest is not None:
             interest.led.partition.remove_reader(interest)
+
+    def _forget(self, key: Key) -> None:
+        self._session.forget(key)
+        self._stop_listening(key)
         led = self._led.get(key)
         if led is not None:
             led.progress.disconnected(self.follower)
@@ -165,9 +168,7 @@ class Stream:
 
     def interrupted(self, key: Key) -> None:
         """A partition has failed, or its log start or its leadership has changed."""
-        interest = self._interests.pop(key, None)
-        if interest is not None:
-            interest.led.partition.remove_reader(interest)
+        self._stop_listening(key)
         if self._session.position(key) is not None:
             self._session.ready[key] = None
             self._wake()
@@ -270,7 +271,9 @@ class Stream:
         if fork is not None:
             return self._told(key, led, position, diverging=fork)
         if not led.progress.has_heard(self.follower):
+            # ``close`` knows of partitions with a position only, and this one may never get one.
             self._session.forget(key)
+            self._stop_listening(key)
             return _Fetched(_message(key, led, NO_OFFSET), ())
         if not self._session.may_send(key):
             return self._told(key, led, position)
