@@ -1,6 +1,7 @@
 """Arguments that no command can use: each is a usage error that names it, and never a traceback."""
 
 import inspect
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -14,6 +15,11 @@ from tests.support.cli import Cli
 
 NOBODY = "127.0.0.1:1"
 COMMAND = get_command(build())
+FILES = {
+    ("serve", "config"),
+    ("dev", "config"),
+    ("topic", "produce", "files"),
+}
 VALUES = {int: "1", str: "a", Path: "/nowhere"}
 
 
@@ -29,17 +35,21 @@ class Parameter(NamedTuple):
     path: tuple[str, ...]
     name: str
     kind: type
+    shown: str
     flag: str | None
     """None for an argument."""
-    required: tuple[str, ...]
-    """What else the command cannot do without."""
+    options: tuple[str, ...]
+    before: tuple[str, ...]
+    """What else the command cannot do without: options, arguments before and after this one."""
+    after: tuple[str, ...]
 
     def given(self, value: str) -> list[str]:
         """Return a command line with this value."""
         if self.flag is not None:
-            return [*self.path, *self.required, f"{self.flag}={value}"]
+            option = [f"{self.flag}={value}"] if self.flag[1] == "-" else [self.flag, value]
+            return [*self.path, *self.options, *option, *self.before]
         escape = ["--"] if value.startswith("-") else []
-        return [*self.path, *self.required, *escape, value]
+        return [*self.path, *self.options, *escape, *self.before, value, *self.after]
 
 
 def _commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -70,25 +80,30 @@ def _flag(parameter: Any) -> str | None:
 def _parameters() -> Iterator[Parameter]:
     for path, command in _commands(COMMAND):
         kinds = {each.name: _kind(command, each.name) for each in command.params}
-        for each in command.params:
-            kind = kinds[each.name]
+        for at, each in enumerate(command.params):
+            kind, flag = kinds[each.name], _flag(each)
             if kind is None:
                 continue
-            others: list[str] = []
-            before = True
-            for other in command.params:
-                flag = _flag(other)
-                if other is each:
-                    before = False
-                elif other.required and (flag is not None or before or _flag(each) is not None):
-                    value = VALUES[kinds[other.name] or str]
-                    others += [value] if flag is None else [flag, value]
+            options: list[str] = []
+            before: list[str] = []
+            after: list[str] = []
+            for place, other in enumerate(command.params):
+                if place == at or not other.required:
+                    continue
+                value, named = VALUES[kinds[other.name] or str], _flag(other)
+                if named is not None:
+                    options += [named, value]
+                else:
+                    (after if flag is None and place > at else before).append(value)
             yield Parameter(
                 path=path,
                 name=each.name,
                 kind=kind,
-                flag=_flag(each),
-                required=tuple(others),
+                shown=" / ".join(each.opts) if flag else each.metavar or each.name,
+                flag=flag,
+                options=tuple(options),
+                before=tuple(before),
+                after=tuple(after),
             )
 
 
@@ -149,3 +164,48 @@ def test_a_time_before_1970_is_refused(time: str) -> None:
     done = run("topic", "consume", "t", "-o", time)
     assert done.exit_code == 2
     assert f"error: -o {time}: expected a time from 1970 on" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [each for each in PARAMETERS if each.kind is str and (*each.path, each.name) not in FILES],
+    ids=named,
+)
+def test_a_text_that_is_not_utf8_is_refused_by_its_name(parameter: Parameter) -> None:
+    done = run(*parameter.given("a=\udcff"))
+    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    error, hint = done.stderr.splitlines()
+    assert error == f"error: {parameter.shown}: a=\\xff is not UTF-8"
+    assert hint.startswith("hint: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "describe", b"\xff"],
+        ["own", "claim", b"\xff", "--", "true"],
+        ["dev", "--listen", b"\xff:1"],
+        ["cluster", "info", "-b", b"\xff:1"],
+    ],
+)
+def test_an_argument_of_a_shell_that_is_not_utf8_is_refused(
+    cli: Cli, arguments: list[str | bytes]
+) -> None:
+    refused = cli.refused(2, *(os.fsdecode(each) for each in arguments))
+    assert "\\xff" in refused
+    assert "is not UTF-8\nhint: " in refused
+    assert refused.count("\n") == 2
+
+
+def test_an_address_of_the_environment_that_is_not_utf8_is_refused() -> None:
+    cli = Cli(os.fsdecode(b"\xff:1"))
+    assert "-b / --bootstrap-server: \\xff:1 is not UTF-8" in cli.refused(2, "topic", "list")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["serve", "--data-dir", "/nowhere", "--config"], ["topic", "produce", "t"], ["check"]],
+)
+def test_the_name_of_a_file_may_have_any_bytes(cli: Cli, command: list[str]) -> None:
+    refused = cli.refused(2, *command, os.fsdecode(b"/nowhere/\xff"))
+    assert "/nowhere/\\udcff: No such file or directory" in refused

@@ -1,7 +1,7 @@
 """Calls a command without the typer parser, which takes longer to load than a broker to start.
 
-Only simple arguments are handled here: known options, each once and with a value. All others
-(help, wrong or missing options) go to the parser.
+Only simple arguments are handled here: known options, each once and with a value in UTF-8. All
+others (help, wrong or missing options) go to the parser.
 """
 
 import sys
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import get_args
 
 import typer
+
+from fencelog.cli.command import is_utf8
 
 Verb = Callable[..., None]
 
@@ -28,6 +30,8 @@ def plain_options(verb: Verb, arguments: Sequence[str]) -> dict[str, object] | N
             value = next(rest, "")
         parameter = known.get(option)
         if parameter is None or parameter.name in found or not value or value.startswith("-"):
+            return None
+        if not is_utf8(value):
             return None
         is_path = Path in get_args(parameter.annotation)
         found[parameter.name] = Path(value) if is_path else value

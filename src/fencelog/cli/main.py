@@ -6,6 +6,7 @@ from importlib import import_module
 
 import typer
 
+from fencelog.cli.command import use_command
 from fencelog.cli.direct import plain_options, run
 
 NOUNS = {
@@ -63,6 +64,7 @@ def build(only: str | None = None) -> typer.Typer:
         if only in (None, verb):
             app.command(name=verb)(getattr(import_module(module), verb))
     _join_lines(app)
+    use_command(app)
     return app
 
 

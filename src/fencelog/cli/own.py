@@ -5,8 +5,8 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from fencelog.cli.command import Command
 from fencelog.cli.options import (
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
@@ -59,7 +59,7 @@ GroupOption = Annotated[
 ]
 
 
-class WithCommand(TyperCommand):
+class WithCommand(Command):
     """A verb with a command line after ``--``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - typer's or click's

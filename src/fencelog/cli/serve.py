@@ -16,6 +16,7 @@ import typer
 
 from fencelog.broker.config import BrokerConfig, Flags, Resolved
 from fencelog.cli.collector import Collector
+from fencelog.cli.command import FileName
 from fencelog.cli.freed_memory import keep_freed_memory
 from fencelog.cli.lives import Ready, serve_alone, serve_in_etcd
 from fencelog.cli.log_output import LogOutput
@@ -36,8 +37,10 @@ Serving = Callable[
 ]
 """Runs what there is to run until the event; returns the failure that has ended it before."""
 ConfigOption = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="Settings file: TOML, or Kafka's server.properties."),
+    FileName | None,
+    typer.Option(
+        metavar="FILE", parser=FileName, help="Settings file: TOML, or Kafka's server.properties."
+    ),
 ]
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fencelog.cli.command import FileName
 from fencelog.cli.options import (
     BROKERS_DEFAULT,
     DEFAULT_BOOTSTRAP,
@@ -292,8 +293,10 @@ def delete(
 def produce(
     name: NameArgument,
     files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE…", help="Files to send; - is stdin, the default."),
+        list[FileName] | None,
+        typer.Argument(
+            metavar="FILE…", parser=FileName, help="Files to send; - is stdin, the default."
+        ),
     ] = None,
     partition: Annotated[
         int | None,

@@ -33,6 +33,7 @@ def test_a_verb_without_required_options_needs_none() -> None:
         ["--data-dir", "--listen"],
         ["--data-dir", "a", "--data-dir", "b"],
         ["--data-dir", "a", "more"],
+        ["--data-dir", "\udcff"],
         ["--data-dir", "a", "--lissten", "127.0.0.1:0"],
     ],
 )
