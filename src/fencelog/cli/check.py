@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from fencelog.cli.output import ExitStatus, fail, reported_errors, say, show_json
+from fencelog.cli.output import (
+    ExitStatus,
+    fail,
+    reported_errors,
+    say,
+    show_json,
+    status_follows,
+)
 from fencelog.errors import error_text
 
 if TYPE_CHECKING:
@@ -47,10 +54,11 @@ def check(
 
         tables = _read(history)
         verdict = judge(tables)
-        if as_json:
-            show_json(verdict.as_json())
-        else:
-            sys.stdout.write(verdict.text())
+        with status_follows():
+            if as_json:
+                show_json(verdict.as_json())
+            else:
+                sys.stdout.write(verdict.text())
         if chart is not None:
             _draw(tables, verdict, chart)
         _leave(verdict)

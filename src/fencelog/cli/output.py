@@ -12,9 +12,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum, StrEnum
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from fencelog.errors import ErrorCode, FencelogError, RequestError, error_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Value = str | int | float | bool | None
 Row = dict[str, object]
@@ -134,7 +137,39 @@ def _is_utf8() -> bool:
 
 def say(text: str) -> None:
     """One line for the person who is watching: stderr, never stdout."""
-    sys.stderr.write(f"{text}\n")
+    try:
+        sys.stderr.write(f"{text}\n")
+    except BrokenPipeError:
+        # Nobody is watching. The exit status still tells.
+        discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Let what is buffered and what follows go nowhere: its reader has closed the pipe."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+@contextmanager
+def status_follows() -> Iterator[None]:
+    """Show a result whose exit status comes after it, and counts also if nobody reads it all."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
+
+
+def console(*, soft_wrap: bool, highlight: bool = True) -> "Console":
+    """Rich's console on stdout. Raises BrokenPipeError, for which Rich would exit with status 1."""
+    from rich.console import Console
+
+    class Raising(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Raising(no_color="NO_COLOR" in os.environ, soft_wrap=soft_wrap, highlight=highlight)
 
 
 def fail(status: ExitStatus, text: str, hint: str | None = None) -> NoReturn:
@@ -163,7 +198,6 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], form: Format | None) 
         show_json(list(rows))
         return
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -172,8 +206,7 @@ def show_rows(rows: Sequence[Row], columns: Sequence[str], form: Format | None) 
         table.add_column(column.replace("_", " "), justify="right" if column in numeric else "left")
     for row in rows:
         table.add_row(*(cell(row.get(column)) for column in columns))
-    console = Console(no_color="NO_COLOR" in os.environ, soft_wrap=not sys.stdout.isatty())
-    console.print(table)
+    console(soft_wrap=not sys.stdout.isatty()).print(table)
 
 
 def cell(value: object) -> str:
@@ -213,7 +246,6 @@ def reported_errors() -> Iterator[None]:
         fail(status_of(error.code), str(error), HINTS.get(error.code))
     except BrokenPipeError:
         # The reader of our output has closed the pipe (`| head`). That is no error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(int(ExitStatus.OK)) from None
     except (ConnectionError, TimeoutError) as error:
         fail(ExitStatus.UNREACHABLE, error_text(error), WHERE_TO)
@@ -221,3 +253,9 @@ def reported_errors() -> Iterator[None]:
         fail(ExitStatus.FAILED, error_text(error))
     except KeyboardInterrupt:
         raise SystemExit(int(ExitStatus.INTERRUPTED)) from None
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # Told above, or nobody reads it. Python would try again, and change the exit status.
+            discard(sys.stdout)

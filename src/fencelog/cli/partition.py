@@ -29,6 +29,7 @@ from fencelog.cli.output import (
     reported_errors,
     say,
     show_rows,
+    status_follows,
 )
 from fencelog.errors import StorageError
 from fencelog.log import layout
@@ -66,7 +67,8 @@ def check(
     with reported_errors(), _stopped(directory):
         names = partitions(directory) if name is None else [_named(directory, name)]
         found = [asyncio.run(check_partition(directory, each)) for each in names]
-        show_rows([_row(each) for each in found], COLUMNS, form)
+        with status_follows():
+            show_rows([_row(each) for each in found], COLUMNS, form)
         damaged = [each for each in found if each.problem is not None]
         if damaged:
             fail(
@@ -178,7 +180,8 @@ def _elect_all(
         raise UsageError("--all elects the first replica of each partition: name no other")
     with connection(bootstrap, properties).open() as client:
         rows = partition_elect.elect_all(client)
-    show_rows(rows, partition_elect.ELECTED_COLUMNS, form)
+    with status_follows():
+        show_rows(rows, partition_elect.ELECTED_COLUMNS, form)
     failed = sum(row["problem"] is not None for row in rows)
     if failed:
         fail(

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import resource
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from fencelog.cli.command import FileName
 from fencelog.cli.freed_memory import keep_freed_memory
 from fencelog.cli.lives import Ready, serve_alone, serve_in_etcd
 from fencelog.cli.log_output import LogOutput
+from fencelog.cli.output import discard
 from fencelog.cli.signals import STOPS, handle_signals, ignore_signals
 from fencelog.errors import FencelogError, error_text
 from fencelog.settings.given import ConfigError
@@ -157,7 +159,10 @@ async def _serve_member_or_alone(
 
 
 def _print_addresses(addresses: Sequence[str]) -> None:
-    print(",".join(addresses), flush=True)  # noqa: T201
+    try:
+        print(",".join(addresses), flush=True)  # noqa: T201
+    except BrokenPipeError:
+        discard(sys.stdout)
 
 
 def _run(

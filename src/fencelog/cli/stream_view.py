@@ -1,11 +1,10 @@
 """A stream as JSON, as rows and as a chart."""
 
-import os
 import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from fencelog.cli.output import Row
+from fencelog.cli.output import Row, console
 from fencelog.cli.stream_chart import draw
 from fencelog.coordination.streams.model import (
     COVERING,
@@ -109,17 +108,16 @@ def successor_rows(described: "StreamDescription", successors: Collection[int]) 
 
 def show_chart(stream: Stream, width: int) -> None:
     """Draw the stream on stdout: what is open in bold, what is not dimmed."""
-    from rich.console import Console
     from rich.text import Text
 
     encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
     chart = draw(stream, width, ascii_only=encoding != "utf8")
-    console = Console(no_color="NO_COLOR" in os.environ, soft_wrap=True, highlight=False)
+    shown = console(soft_wrap=True, highlight=False)
     for number, line in enumerate(chart.lines):
         text = Text(line)
         for label in chart.labels:
             if label.line == number:
                 text.stylize("bold" if label.is_open else "dim", label.start, label.end)
-        console.print(text)
+        shown.print(text)
     for note in chart.notes:
-        console.print(f"({note})")
+        shown.print(f"({note})")
