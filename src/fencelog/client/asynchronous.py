@@ -62,12 +62,15 @@ class Producer:
 
         Waits while too much is unacknowledged. Raises ValueError if the topic has no such
         partition, ExplicitPartitionError if it is a stream, where a record's key chooses its
-        segment, and the RequestError of an earlier batch.
+        segment, the RequestError of an earlier batch, and FencelogError where nothing can be
+        written: after ``close``, outside a transaction, while it is being ended, and after a commit
+        whose outcome is unknown.
         """
         highest = -1 if partition is None else partition
         places = self._cluster.known_places(topic, highest)
         if places is None:
             places = (await self._cluster.places([topic], highest))[topic]
+        self._sender.check()
         self._buffer.add(topic, places, key, value, partition, headers, timestamp_ms)
         if self._buffer.full:
             await self._sender.enqueue(self._buffer.take())
@@ -84,13 +87,19 @@ class Producer:
         await self._sender.begin()
 
     async def commit(self) -> list[Delivery]:
-        """Flush, and commit the transaction; returns once the decision is durable."""
+        """Flush, and commit the transaction; returns once the decision is durable.
+
+        Where it is cancelled, or fails without an answer, the outcome may be unknown; then all but
+        ``abort`` and ``close`` raise FencelogError.
+        """
         deliveries = await self.flush()
-        await self._sender.end(commit=True)
-        return deliveries
+        return deliveries + await self._sender.end(commit=True)
 
     async def abort(self) -> None:
-        """Drop the buffered records and abort the transaction."""
+        """Drop the buffered records and abort the transaction.
+
+        After a commit whose outcome is unknown it settles the outcome: nothing can change it later.
+        """
         self._buffer.take()
         await self._sender.end(commit=False)
 
@@ -110,6 +119,8 @@ class Producer:
     ) -> None:
         """Flush after success, then close. An open transaction is aborted."""
         try:
+            if self._sender.is_closed:
+                return
             if self._sender.in_transaction:
                 await self.abort()
             elif kind is None:

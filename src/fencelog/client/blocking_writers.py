@@ -149,13 +149,16 @@ class Producer(_Writer):
         """Add one record; it is sent when a batch is full, at ``flush`` and at ``commit``.
 
         Raises ValueError if the topic has no such partition, ExplicitPartitionError if it is a
-        stream: a record's key chooses its segment.
+        stream, where a record's key chooses its segment, the RequestError of an earlier batch, and
+        FencelogError where nothing can be written: after ``close``, outside a transaction, and
+        after a commit whose outcome is unknown.
         """
         self._check()
         highest = -1 if partition is None else partition
         places = self._cluster.known_places(topic, highest)
         if places is None:
             places = self._loop.run(self._cluster.places([topic], highest))[topic]
+        self._sender.check()
         self._buffer.add(topic, places, key, value, partition, headers, timestamp_ms)
         if self._buffer.full:
             self._loop.run(self._sender.enqueue(self._buffer.take()))
@@ -174,13 +177,19 @@ class Producer(_Writer):
         self._loop.run(self._sender.begin())
 
     def commit(self) -> list[Delivery]:
-        """Flush, and commit the transaction; returns once the decision is durable."""
+        """Flush, and commit the transaction; returns once the decision is durable.
+
+        Where it is interrupted, or fails without an answer, the outcome may be unknown; then all
+        but ``abort`` and ``close`` raise FencelogError.
+        """
         deliveries = self.flush()
-        self._loop.run(self._sender.end(commit=True))
-        return deliveries
+        return deliveries + self._loop.run(self._sender.end(commit=True))
 
     def abort(self) -> None:
-        """Drop the buffered records and abort the transaction."""
+        """Drop the buffered records and abort the transaction.
+
+        After a commit whose outcome is unknown it settles the outcome: nothing can change it later.
+        """
         self._check()
         self._buffer.take()
         self._loop.run(self._sender.end(commit=False))

@@ -35,6 +35,8 @@ from fencelog.wire.primitives import error_code
 WAITING_BYTES_MAX = 32 << 20
 """Bytes queued and not acknowledged; a writer that has more waits."""
 END_VERSION_MAX = END_BUMPS_FROM
+UNKNOWN_END = "whether the transaction was committed is not known"
+SETTLE = "call abort, which settles it, and begin another one"
 FENCED = frozenset(
     {
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -124,8 +126,14 @@ class Sender:
         """Topics of which some sender is for a segment."""
         self._in_transaction = options.joined is not None
         self._wrote = False
+        self._ending = asyncio.Lock()
+        """Held by the one that ends the transaction."""
         self._end_is_unknown = False
+        """Whether an end has begun whose outcome is not known (yet)."""
+        self._is_closed = False
         self._waiting_bytes = 0
+        self._dropped = 0
+        """How often batches were given up that were not acknowledged."""
         self._deliveries: list[Delivery] = []
         self._failure: RequestError | None = None
         self._changed = asyncio.Event()
@@ -137,9 +145,14 @@ class Sender:
         return self._options.compression
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it was closed: it accepts nothing any more."""
+        return self._is_closed
+
+    @property
     def in_transaction(self) -> bool:
-        """Whether a transaction has begun and not ended."""
-        return self._in_transaction and self._options.joined is None
+        """Whether a transaction has begun and not ended, and can be ended here."""
+        return self._in_transaction and self._options.joined is None and not self._is_closed
 
     async def open(self) -> None:
         """Obtain the producer id and epoch."""
@@ -154,37 +167,43 @@ class Sender:
         elif self._options.idempotent or self._options.transactional_id is not None:
             self._identity = await self._initialise()
 
-    async def enqueue(self, batches: Iterable[EncodedBatch]) -> None:
-        """Queue batches; waits while too many bytes are unacknowledged.
+    def check(self) -> None:
+        """Raise if nothing may be written now.
 
-        Raises the error of an earlier batch: no batch is accepted after it.
+        The RequestError of an earlier batch: no batch is accepted after it. Or FencelogError: it is
+        closed, or outside a transaction that it needs, or the transaction is being ended, or its
+        outcome is unknown.
         """
-        batches = list(batches)
-        if batches and self._options.transactional_id is not None and not self._in_transaction:
+        self._check_usable()
+        if self._options.transactional_id is not None and not self._in_transaction:
             raise FencelogError(
                 "a transactional producer writes only inside a transaction; call begin first"
             )
+
+    async def enqueue(self, batches: Iterable[EncodedBatch]) -> None:
+        """Queue batches; waits while too many bytes are unacknowledged.
+
+        Raises as ``check`` does.
+        """
         for batch in batches:
             while self._waiting_bytes > WAITING_BYTES_MAX and not self._failure:
                 await self._changed.wait()
-            self._check()
+            self.check()
             self._waiting_bytes += len(batch.buffer)
             self._sender_of(batch).put(batch)
 
     async def flush(self) -> list[Delivery]:
         """Wait until everything is acknowledged; return what was since the last flush.
 
-        Raises RequestError if a batch was refused or could not be delivered in time.
+        Raises RequestError if a batch was refused or could not be delivered in time, FencelogError
+        if it was closed, or its transaction ended, meanwhile.
         """
-        while self._waiting_bytes and not self._failure:
-            await self._changed.wait()
-        self._check()
-        deliveries, self._deliveries = self._deliveries, []
-        return deliveries
+        self._check_usable()
+        return await self._acknowledgements()
 
     async def begin(self) -> None:
         """Begin a transaction. Raises FencelogError without a transactional id, or inside one."""
-        self._check()
+        self._check_usable()
         if self._options.transactional_id is None:
             raise FencelogError("transactions require a transactional id")
         if self._in_transaction:
@@ -197,39 +216,41 @@ class Sender:
         It is ended at the coordinator then, also if nothing was written. Raises the error of an
         earlier batch, FencelogError outside a transaction.
         """
-        self._check()
+        self._check_usable()
         if not self.in_transaction:
             raise FencelogError("no transaction is open; call begin first")
         self._wrote = True
         return self._identity
 
-    async def end(self, *, commit: bool) -> None:
+    async def end(self, *, commit: bool) -> list[Delivery]:
         """Commit after everything is acknowledged, or abort; returns once the outcome is durable.
 
-        Raises RequestError: fenced, or the transaction timed out, or there was no response; then
-        the outcome is unknown, and ``abort`` settles it.
+        A commit returns what was acknowledged since the last flush. Raises RequestError: fenced, or
+        the transaction timed out, or there was no response; then the outcome is unknown. So it is
+        where the caller is cancelled. Only an abort is accepted then, which settles it.
         """
-        if not self.in_transaction:
-            raise FencelogError("no transaction is open; call begin first")
-        if commit:
-            await self.flush()
-        elif self._failure is not None and self._failure.code in FENCED:
-            self._check()  # A zombie must not get an epoch.
-        await self._drop()
-        if self._end_is_unknown and not commit:
-            # Without the response to EndTxn the next epoch is unknown, so a new one is requested;
-            # InitProducerId aborts a transaction that is still open (E7).
-            identity = await self._initialise(self._identity)
-        elif self._wrote or self._failure is not None:
-            identity = await self._end_transaction(commit=commit)
-        else:
-            identity = self._identity
-        self._identity = identity
-        self._failure = None
-        self._wrote = self._end_is_unknown = self._in_transaction = False
+        async with self._ending:
+            self._check_open()
+            if not self.in_transaction:
+                raise FencelogError("no transaction is open; call begin first")
+            deliveries = []
+            if commit:
+                self._check()
+                deliveries = await self._acknowledgements()
+            elif self._failure is not None and self._failure.code in FENCED:
+                self._check()  # A zombie must not get an epoch.
+            was_unknown, self._end_is_unknown = self._end_is_unknown, True
+            # Whatever becomes of this, nothing more is written in this epoch: sequences would begin
+            # at 0 in it again, and the broker would take new batches for repeated ones (E4).
+            await self._drop()
+            self._identity = await self._ended(commit=commit, was_unknown=was_unknown)
+            self._failure = None
+            self._wrote = self._end_is_unknown = self._in_transaction = False
+            return deliveries
 
     async def close(self) -> None:
         """Stop sending. Unacknowledged batches may or may not be stored."""
+        self._is_closed = True
         if self._renewal is not None:
             self._renewal.cancel()
         await self._drop()
@@ -264,9 +285,41 @@ class Sender:
 
     # --- inside
 
+    def _check_usable(self) -> None:
+        """Raise if nothing but an end is accepted, or not even that."""
+        self._check_open()
+        if self._ending.locked():
+            raise FencelogError(
+                "the transaction is being committed or aborted; wait until that has returned"
+            )
+        self._check()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise FencelogError("this writer is closed")
+
     def _check(self) -> None:
+        """Raise if the transaction can only be aborted, or the producer is of no use any more."""
         if self._failure is not None:
-            raise again(self._failure) from self._failure
+            more = f"; {UNKNOWN_END}; {SETTLE}" if self._end_is_unknown else ""
+            raise again(self._failure, more) from self._failure
+        if self._end_is_unknown:
+            raise FencelogError(f"{UNKNOWN_END}, as its end was cancelled or failed; {SETTLE}")
+
+    async def _acknowledgements(self) -> list[Delivery]:
+        """Wait until everything is acknowledged; otherwise as ``flush``."""
+        dropped = self._dropped
+        while self._waiting_bytes and not self._failure and self._dropped == dropped:
+            await self._changed.wait()
+        if self._failure is not None:
+            self._check()
+        if self._dropped != dropped:
+            raise FencelogError(
+                "records were dropped before they were acknowledged: the producer was closed, or "
+                "its transaction ended, meanwhile"
+            )
+        deliveries, self._deliveries = self._deliveries, []
+        return deliveries
 
     def _signal(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -311,13 +364,25 @@ class Sender:
     async def _drop(self) -> None:
         senders = [*self._partitions.values(), *self._former]
         self._partitions, self._former = {}, []
+        self._dropped += self._waiting_bytes > 0
+        self._waiting_bytes = 0
+        self._deliveries.clear()
+        self._signal()
         # All before anything is awaited: one that runs on may give what it has to a new one.
         for sender in senders:
             sender.cancel()
         for sender in senders:
             await sender.ended()
-        self._waiting_bytes = 0
-        self._deliveries.clear()
+
+    async def _ended(self, *, commit: bool, was_unknown: bool) -> ProducerIdentity:
+        """Let the coordinator end the transaction; return the identity for the next one."""
+        if was_unknown:
+            # Without the response to EndTxn the next epoch is unknown, so a new one is requested;
+            # InitProducerId aborts a transaction that is still open (E7).
+            return await self._initialise(self._identity)
+        if self._wrote or self._failure is not None:
+            return await self._end_transaction(commit=commit)
+        return self._identity
 
     async def _initialise(self, last: ProducerIdentity | None = None) -> ProducerIdentity:
         """Return a new producer id and epoch; fails if the last one given has been fenced."""

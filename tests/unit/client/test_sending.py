@@ -240,9 +240,8 @@ def test_a_transactional_producer_writes_inside_a_transaction_only() -> None:
     with FakeBroker() as broker, Client(broker.address) as client:
         broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
         producer = client.producer(transactional_id="x")
-        producer.send("t", b"v")
         with pytest.raises(FencelogError, match="begin"):
-            producer.flush()
+            producer.send("t", b"v")
         with pytest.raises(FencelogError, match="no transaction is open"):
             producer.abort()
         producer.close()
