@@ -3,11 +3,13 @@
 What operators ask (groups, transactions, configs) only the blocking client has.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from fencelog.client.admin import Admin
+from fencelog.client.batches import EncodedBatch
 from fencelog.client.claim import Claim as ClaimCore
 from fencelog.client.cluster import Cluster, ClusterOptions
 from fencelog.client.grants import ClaimOptions, claim_options, wait_seconds
@@ -47,6 +49,8 @@ class Producer:
         """Made by ``Client.producer`` and ``Claim.producer``."""
         self._cluster, self._sender = cluster, sender
         self._buffer = RecordsBuffer(batch_bytes=batch_bytes, compression=sender.compression)
+        self._encoded: deque[EncodedBatch] = deque()
+        """What is not queued yet: nothing but where the sender has raised an error."""
 
     async def send(
         self,
@@ -60,26 +64,27 @@ class Producer:
     ) -> None:
         """Add one record; it is sent when a batch is full, at ``flush`` and at ``commit``.
 
-        Waits while too much is unacknowledged. Raises ValueError if the topic has no such
-        partition, ExplicitPartitionError if it is a stream, where a record's key chooses its
-        segment, the RequestError of an earlier batch, and FencelogError where nothing can be
-        written: after ``close``, outside a transaction, while it is being ended, and after a commit
-        whose outcome is unknown.
+        Waits while too much is unacknowledged; a send that is cancelled has not added its record.
+        Raises ValueError if the topic has no such partition, ExplicitPartitionError if it is a
+        stream, where a record's key chooses its segment, the RequestError of an earlier batch, and
+        FencelogError where nothing can be written: after ``close``, outside a transaction, while it
+        is being ended, and after a commit whose outcome is unknown.
         """
         highest = -1 if partition is None else partition
         places = self._cluster.known_places(topic, highest)
         if places is None:
             places = (await self._cluster.places([topic], highest))[topic]
+        # Before the record is added, so that a send that is cancelled here has added none.
+        if self._sender.is_full:
+            await self._sender.room()
         self._sender.check()
         self._buffer.add(topic, places, key, value, partition, headers, timestamp_ms)
         if self._buffer.full:
-            await self._sender.enqueue(self._buffer.take())
+            self._put()
 
     async def flush(self) -> list[Delivery]:
         """Send the buffered records; return what was acknowledged since the last flush."""
-        # Between transactions there is nothing to send, and closing the writer is no error.
-        if batches := self._buffer.take():
-            await self._sender.enqueue(batches)
+        self._put()
         return await self._sender.flush()
 
     async def begin(self) -> None:
@@ -92,20 +97,26 @@ class Producer:
         Where it is cancelled, or fails without an answer, the outcome may be unknown; then all but
         ``abort`` and ``close`` raise FencelogError.
         """
-        deliveries = await self.flush()
-        return deliveries + await self._sender.end(commit=True)
+        self._put()
+        return await self._sender.end(commit=True)
 
     async def abort(self) -> None:
         """Drop the buffered records and abort the transaction.
 
         After a commit whose outcome is unknown it settles the outcome: nothing can change it later.
         """
-        self._buffer.take()
+        self._buffer.clear()
+        self._encoded.clear()
         await self._sender.end(commit=False)
 
     async def close(self) -> None:
         """Close and drop unsent records; call ``flush`` first to send them. May be called twice."""
         await self._sender.close()
+
+    def _put(self) -> None:
+        """Queue what is collected."""
+        self._encoded.extend(self._buffer.take())
+        self._sender.put(self._encoded)
 
     async def __aenter__(self) -> Self:
         """Return the producer."""

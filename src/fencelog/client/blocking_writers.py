@@ -5,15 +5,18 @@ acknowledgement are bounded, so a fast writer waits for a slow broker.
 """
 
 import os
+from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import Cluster
 from fencelog.client.loop_thread import LoopThread
 from fencelog.client.model import Delivery
 from fencelog.client.records_buffer import RecordsBuffer
+from fencelog.client.retry import again
 from fencelog.client.sender import Sender
-from fencelog.errors import FencelogError
+from fencelog.errors import FencelogError, RequestError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,6 +80,8 @@ class ArrowWriter(_Writer):
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._records = 0
+        self._failure: BaseException | None = None
+        """Why rows were dropped."""
 
     @property
     def records(self) -> int:
@@ -116,10 +121,28 @@ class ArrowWriter(_Writer):
         finally:
             self.close()
 
+    def _check(self) -> None:
+        super()._check()
+        if isinstance(self._failure, RequestError):
+            raise again(self._failure) from self._failure
+        if self._failure is not None:
+            raise FencelogError(
+                f"rows were dropped, as an earlier call failed ({self._failure!r}); write all that "
+                "was not flushed with another writer"
+            ) from self._failure
+
     def _encode(self) -> None:
+        """Send the rows that wait. Where that fails, or is interrupted, some may be sent."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if not waiting:
             return
+        try:
+            self._send(waiting)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _send(self, waiting: "list[pa.RecordBatch]") -> None:
         topics, highest = self._encoder.topics(waiting), self._encoder.highest_partition(waiting)
         places = self._loop.run(self._cluster.places(topics, highest))
         for batches in self._encoder.encode(waiting, places):
@@ -135,6 +158,8 @@ class Producer(_Writer):
         """Made by ``Client.producer``."""
         super().__init__(loop, cluster, sender)
         self._buffer = RecordsBuffer(batch_bytes=batch_bytes, compression=sender.compression)
+        self._encoded: deque[EncodedBatch] = deque()
+        """What is not queued yet: the loop's thread takes it out, the caller may be interrupted."""
 
     def send(
         self,
@@ -158,18 +183,19 @@ class Producer(_Writer):
         places = self._cluster.known_places(topic, highest)
         if places is None:
             places = self._loop.run(self._cluster.places([topic], highest))[topic]
+        if self._sender.is_full:
+            self._loop.run(self._sender.room())
         self._sender.check()
         self._buffer.add(topic, places, key, value, partition, headers, timestamp_ms)
         if self._buffer.full:
-            self._loop.run(self._sender.enqueue(self._buffer.take()))
+            self._encode()
+            self._loop.run(self._put())
 
     def flush(self) -> list[Delivery]:
         """Send the buffered records; return what was acknowledged since the last flush."""
         self._check()
-        # Between transactions there is nothing to send, and closing the writer is no error.
-        if batches := self._buffer.take():
-            self._loop.run(self._sender.enqueue(batches))
-        return self._loop.run(self._sender.flush())
+        self._encode()
+        return self._loop.run(self._flush())
 
     def begin(self) -> None:
         """Begin a transaction. Raises FencelogError without a transactional id or inside one."""
@@ -182,8 +208,9 @@ class Producer(_Writer):
         Where it is interrupted, or fails without an answer, the outcome may be unknown; then all
         but ``abort`` and ``close`` raise FencelogError.
         """
-        deliveries = self.flush()
-        return deliveries + self._loop.run(self._sender.end(commit=True))
+        self._check()
+        self._encode()
+        return self._loop.run(self._commit())
 
     def abort(self) -> None:
         """Drop the buffered records and abort the transaction.
@@ -191,8 +218,27 @@ class Producer(_Writer):
         After a commit whose outcome is unknown it settles the outcome: nothing can change it later.
         """
         self._check()
-        self._buffer.take()
+        self._buffer.clear()
+        self._encoded.clear()
         self._loop.run(self._sender.end(commit=False))
+
+    def _encode(self) -> None:
+        self._encoded.extend(self._buffer.take())
+
+    # --- in the loop's thread
+
+    async def _put(self) -> None:
+        self._sender.put(self._encoded)
+
+    async def _flush(self) -> list[Delivery]:
+        self._sender.put(self._encoded)
+        return await self._sender.flush()
+
+    async def _commit(self) -> list[Delivery]:
+        self._sender.put(self._encoded)
+        return await self._sender.end(commit=True)
+
+    # --- as a context manager
 
     def __exit__(
         self,

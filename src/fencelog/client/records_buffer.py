@@ -120,14 +120,21 @@ class RecordsBuffer:
             found.hashes.append(hashed)
 
     def take(self) -> list[EncodedBatch]:
-        """Return the collected records, one batch per partition."""
-        records, self._records, self._bytes = self._records, {}, 0
-        of_streams, self._of_streams = self._of_streams, {}
-        self._turn += 1
+        """Return the collected records, one batch per partition.
+
+        Where they cannot be encoded, as without memory, all stay in the buffer.
+        """
+        records, of_streams = self._records, self._of_streams
         batches = [encoded(partition, rows, self._codec) for partition, rows in records.items()]
         for (partition, topic_id), (rows, hashes) in of_streams.items():
             batches.append(encoded(partition, rows, self._codec, topic_id, median(hashes)))
+        self.clear()
+        self._turn += 1
         return batches
+
+    def clear(self) -> None:
+        """Drop the collected records."""
+        self._records, self._of_streams, self._bytes = {}, {}, 0
 
 
 def encoded(

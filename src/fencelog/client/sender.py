@@ -11,6 +11,7 @@ need not be waited for (E14).
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -183,14 +184,34 @@ class Sender:
     async def enqueue(self, batches: Iterable[EncodedBatch]) -> None:
         """Queue batches; waits while too many bytes are unacknowledged.
 
-        Raises as ``check`` does.
+        Raises as ``check`` does. Where that happens, or it is cancelled, some may be queued.
         """
         for batch in batches:
-            while self._waiting_bytes > WAITING_BYTES_MAX and not self._failure:
-                await self._changed.wait()
+            await self.room()
+            self.put(deque((batch,)))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too many bytes are unacknowledged."""
+        return self._waiting_bytes > WAITING_BYTES_MAX
+
+    async def room(self) -> None:
+        """Wait while too many bytes are unacknowledged, and are still to be sent."""
+        while self.is_full and not self._failure:
+            await self._changed.wait()
+
+    def put(self, batches: deque[EncodedBatch]) -> None:
+        """Queue batches, whether or not there is room; takes out what it has queued.
+
+        Raises as ``check`` does, if there are any.
+        """
+        if batches:
             self.check()
-            self._waiting_bytes += len(batch.buffer)
+        while batches:
+            batch = batches[0]
             self._sender_of(batch).put(batch)
+            self._waiting_bytes += len(batch.buffer)
+            batches.popleft()
 
     async def flush(self) -> list[Delivery]:
         """Wait until everything is acknowledged; return what was since the last flush.

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 import fencelog.aio
+from fencelog.client import sender
 from fencelog.client.asynchronous import Producer
 from fencelog.client.partition_sender import PartitionSender
+from fencelog.client.records_buffer import RECORD_OVERHEAD
 from fencelog.errors import FencelogError, RequestError
 from fencelog.rpc.connection import Connection
 from fencelog.testing import LocalBroker
@@ -18,6 +20,7 @@ from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.batch import read_header
 from fencelog.wire.messages.end_txn import EndTxnResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdResponse
+from fencelog.wire.records import read_records
 from tests.unit.client.fake_broker import Answer, FakeBroker
 
 DEADLINE_S = 10
@@ -86,6 +89,18 @@ def written(broker: FakeBroker) -> list[tuple[int, int]]:
         for _, partitions in request.topics
         for _, records in partitions
         if records is not None and (header := read_header(records))
+    ]
+
+
+def values(broker: FakeBroker) -> list[bytes | None]:
+    """Of all records that were sent."""
+    return [
+        record.value
+        for request in broker.produced
+        for _, partitions in request.topics
+        for _, records in partitions
+        if records is not None
+        for record in read_records(records)
     ]
 
 
@@ -269,6 +284,36 @@ def test_an_unanswered_commit_says_to_what_it_comes_and_what_to_do() -> None:  #
 
     with FakeBroker() as broker:
         asyncio.run(main(broker))
+
+
+def test_a_send_that_is_cancelled_while_it_waits_for_room_drops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # E13
+    monkeypatch.setattr(sender, "WAITING_BYTES_MAX", 0)
+
+    async def main(broker: FakeBroker) -> list[bytes]:
+        fresh(broker, 1)
+        sent: list[bytes] = []
+        async with (
+            await fencelog.aio.connect(broker.address) as log,
+            await log.producer(batch_bytes=3 * RECORD_OVERHEAD) as producer,
+        ):
+            write = Held(broker, ApiKey.PRODUCE)
+            for number in range(10):
+                value = b"%d" % number
+                sending = asyncio.ensure_future(producer.send("t", value))
+                await asyncio.wait([sending], timeout=0.2)
+                if not sending.done():
+                    break
+                sent.append(value)
+            await give_up(sending, write.asked())
+            write.let_go()
+        return sent
+
+    with FakeBroker() as broker:
+        sent = asyncio.run(main(broker))
+        assert len(sent) < 10
+        assert values(broker) == sent
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from fencelog.client import records_buffer
 from fencelog.client.records_buffer import RecordsBuffer
 from fencelog.wire.batch import read_header
 from fencelog.wire.records import read_records
@@ -43,3 +44,20 @@ def test_a_record_keeps_its_headers_and_without_a_timestamp_gets_the_time(
     assert read_header(stamped.buffer).record_count == 1
     (record,) = read_records(stamped.buffer)
     assert (record.key, record.value, tuple(record.headers)) == (b"k", b"v", headers)
+
+
+def test_what_cannot_be_encoded_stays_in_the_buffer(
+    buffer: RecordsBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> bytearray:
+        raise MemoryError
+
+    for value in (b"a", b"b"):
+        buffer.add(TOPIC, PARTITIONS, None, value, 0, (), None)
+    with monkeypatch.context() as patched:
+        patched.setattr(records_buffer, "build_batch", fails)
+        with pytest.raises(MemoryError):
+            buffer.take()
+    (batch,) = buffer.take()
+    assert [each.value for each in read_records(batch.buffer)] == [b"a", b"b"]
+    assert buffer.take() == []

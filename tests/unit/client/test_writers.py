@@ -1,7 +1,8 @@
 """When a writer sends what it was given, and what it says once it is closed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import cache
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from fencelog.client import blocking_writers
 from fencelog.client.blocking import Client
 from fencelog.client.blocking_writers import ArrowWriter, Producer
+from fencelog.client.loop_thread import LoopThread
+from fencelog.client.records_buffer import RECORD_OVERHEAD
 from fencelog.errors import FencelogError
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.batch import read_header
@@ -78,6 +81,44 @@ def give(writer: Producer | ArrowWriter) -> None:
 def give_and_fail(writer: Producer | ArrowWriter) -> None:
     give(writer)
     raise KeyError
+
+
+def interrupted(_: LoopThread, work: Coroutine[Any, Any, object]) -> object:
+    """As where the caller is interrupted before the loop has begun the work."""
+    work.close()
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("call", ["send", "flush"])
+def test_what_was_collected_is_sent_though_a_call_was_interrupted(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:  # E13
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
+        with client.producer(batch_bytes=3 * RECORD_OVERHEAD) as writer:
+            for _ in range(2):
+                writer.send("t", b"v")
+            with monkeypatch.context() as patched:
+                patched.setattr(LoopThread, "run", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    CALLS[call](writer)
+            assert sum(each.count for each in writer.flush()) == 2 + (call == "send")
+
+
+def test_a_writer_whose_rows_were_dropped_says_so() -> None:
+    """Of what an encoder refuses, or an interrupt cuts off, some may be sent and some not."""
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
+        nowhere = table([{"value": b"v", "topic": None}], value=pa.binary(), topic=pa.utf8())
+        writer = client.arrow_writer()
+        writer.write(nowhere)
+        with pytest.raises(ValueError, match="null topic"):
+            writer.flush()
+        for call in (lambda: writer.write(rows()), writer.flush):
+            with pytest.raises(FencelogError, match=r"dropped, .*null topic"):
+                call()
+        writer.close()
+        assert counts(broker) == []
 
 
 CALLS: dict[str, Callable[[Producer], object]] = {
