@@ -114,6 +114,37 @@ def test_a_second_backup_copies_only_what_is_new(tmp_path: Path) -> None:
         assert values(broker, "t") == [b"x" * 1500] * 5 + [b"y" * 1500] * 2
 
 
+def read_group(broker: BrokerProcess, group: str) -> list[str]:
+    """All that a new reader group reads of a stream, to its end."""
+    cli = Cli(broker.address)
+    return cli.out("stream", "read", "s", "-g", group, "-e", "-f", "%v ").decode().split()
+
+
+def test_a_stream_that_was_split_after_the_instant_of_a_backup_is_read_to_its_end(
+    tmp_path: Path,
+) -> None:  # R2
+    checkpoint = tmp_path / "data/replication-offset-checkpoint"
+    with BrokerProcess(tmp_path / "data") as broker, Client(broker.address) as client:
+        client.create_stream("s", 1)
+        with client.producer() as producer:
+            for number in range(10):
+                producer.send("s", b"%d" % number, key=b"%d" % number)
+        wait_until(checkpoint.exists, deadline_s=30)
+        wait_until(lambda: "s 0 10" in checkpoint.read_text(), deadline_s=30)
+        with client.producer() as producer:
+            producer.send("s", b"later", key=b"1")
+        client.split_segment("s", 0)
+        assert "s 0 10" in checkpoint.read_text(), "the machine is too slow for this test"
+        CLI.json("backup", str(tmp_path / "data"), str(tmp_path / "backup"))
+    restored = tmp_path / "restored"
+    CLI.json("restore", str(tmp_path / "backup"), str(restored))
+    with BrokerProcess(restored) as broker:
+        assert sorted(read_group(broker, "a")) == sorted(map(str, range(10)))
+        with Client(broker.address) as client, client.producer() as producer:
+            producer.send("s", b"new", key=b"1")
+        assert sorted(read_group(broker, "b")) == sorted([*map(str, range(10)), "new"])
+
+
 def test_a_damaged_batch_is_neither_backed_up_nor_restored(tmp_path: Path) -> None:
     data, target = tmp_path / "data", tmp_path / "backup"
     with BrokerProcess(data) as broker:

@@ -3,7 +3,8 @@
 A backup ends at one instant: at the high watermarks of all partitions that the broker stored
 together with its last checkpoint. Up to there the copy is what a kill at that instant would have
 left: no group's offset is past its data, and a transaction is whole or aborted at the next start.
-The metadata is copied after that instant was stored, so no producer id is given again. If anything
+The metadata is copied after that instant was stored, so no producer id is given again; a segment
+that was sealed meanwhile lacks its seal in the copy, and gets one at the next start. If anything
 that is needed has been deleted or compacted meanwhile, the backup begins again at a later instant;
 segments that it has copied are not copied again.
 """

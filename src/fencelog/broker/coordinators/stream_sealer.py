@@ -2,8 +2,14 @@
 
 The work is what the metadata say: a segment that is SEALING and has no end. Its leader appends the
 seal, waits until it is committed, and records its offset. Each step may be repeated, by this leader
-or another, so what a crash interrupts goes on at the next start or with the next leader. In the
-end the leader stores that retention has removed a segment's records, and that its files may go.
+or another, so what a crash interrupts goes on at the next start or with the next leader.
+
+A log may end below the seal that the metadata have: a backup was restored, damage was cut off, or a
+replica was elected that lacks records. It gets a seal at its end, and the metadata that offset:
+readers would wait for the other one for ever.
+
+In the end the leader stores that retention has removed a segment's records, and that its files may
+go.
 """
 
 import asyncio
@@ -13,11 +19,11 @@ from functools import partial
 from itertools import islice
 
 from fencelog.broker.metadata.catalog import Catalog, Topic
-from fencelog.broker.metadata.streams import Streams
+from fencelog.broker.metadata.streams import Streams, stream_of
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.partitions.partition import Partition
-from fencelog.coordination.streams.model import NO_END, LogEnd, SegmentState, Stream
-from fencelog.coordination.streams.rules import unsealed
+from fencelog.coordination.streams.model import ENDED, NO_END, LogEnd, SegmentState, Stream
+from fencelog.coordination.streams.rules import unsealed, with_seals
 from fencelog.errors import ErrorCode, FencelogError, RequestError
 from fencelog.log.values import Rejected
 from fencelog.ports import WallClock
@@ -53,7 +59,9 @@ class StreamSealer:
     def resume(self) -> None:
         """Go on with what an earlier run has left."""
         for topic in self._catalog.topics():
-            self._look(topic)
+            if topic.stream is not None:
+                for index in with_seals(topic.stream):
+                    self._begin(topic, index)
 
     def changed(self, topic_id: TopicId) -> None:
         """A stream was changed: look whether one of its segments is to be sealed here."""
@@ -156,15 +164,20 @@ class StreamSealer:
             self._begin(topic, key[1])
 
     def _work(self, key: Key) -> tuple[Topic, Partition] | None:
-        """Return a segment that is to be sealed, and that is led here; None if it is not."""
+        """Return a segment that is to be sealed, and that is led here; None if it is not.
+
+        So it is if its log has no seal, or one elsewhere than the metadata say.
+        """
         topic = self._catalog.by_id(key[0])
         segment = None if topic is None or topic.stream is None else topic.stream.get(key[1])
-        if topic is None or segment is None:
+        if topic is None or segment is None or segment.removed is not None:
             return None
-        if segment.state is not SegmentState.SEALING or segment.end != NO_END:
+        if segment.state is not SegmentState.SEALING and segment.state not in ENDED:
             return None
         partition = self._find_led(*key)
-        return None if partition is None else (topic, partition)
+        if partition is None or partition.log.sealed_at == segment.end:
+            return None
+        return topic, partition
 
     async def _seal(self, key: Key) -> None:
         delay_s = RETRY_S
@@ -177,14 +190,20 @@ class StreamSealer:
     async def _tried(self, key: Key, topic: Topic, partition: Partition) -> bool:
         """Do the steps; False: do them again later, as far as they are still to be done."""
         try:
-            if not await self._streams.open_successors(topic, key[1]):
+            end = stream_of(topic).segments[key[1]].end
+            if end == NO_END and not await self._streams.open_successors(topic, key[1]):
                 reason = "its successors cannot be created yet"
             elif isinstance(sealed := partition.seal(now_ms=self._clock.now_ms()), Rejected):
                 reason = sealed.message
             else:
                 await partition.committed(sealed.end_offset)
-                await self._streams.segment_sealed(*key, sealed.base_offset)
-                log.info("%s: sealed at %d", partition.name, sealed.base_offset)
+                if end == NO_END:
+                    await self._streams.segment_sealed(*key, sealed.base_offset)
+                    log.info("%s: sealed at %d", partition.name, sealed.base_offset)
+                else:
+                    await self._streams.end_corrected(*key, sealed.base_offset)
+                    text = "%s: the seal at %d is not here any more; sealed at %d, at its end"
+                    log.warning(text, partition.name, end, sealed.base_offset)
                 return True
         except FencelogError as error:
             reason = str(error)

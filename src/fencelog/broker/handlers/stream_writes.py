@@ -33,7 +33,7 @@ def refused_write(
     if segment.state is SegmentState.OPENING:
         return _resizing(topic.name, index)
     if segment.state in ENDED and partition.log.sealed_at is None and partition.leads:
-        # An election out of order lost the end of the log: nothing may be written instead.
+        # Its log lost its end and gets a new seal soon: nothing may be written instead.
         return _without_seal(topic.stream, segment, partition, header)
     if partition.load is None:
         partition.load = SegmentLoad(index)

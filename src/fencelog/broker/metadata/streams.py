@@ -138,6 +138,13 @@ class Streams:
 
         await self._change(topic_id, sealed)
 
+    async def end_corrected(self, topic_id: TopicId, index: int, end: Offset) -> None:
+        """Store where a segment ends whose log was cut below its seal, and has a new one.
+
+        Nothing is stored once another broker leads it. Raises RequestError.
+        """
+        await self._change(topic_id, lambda s: rules.corrected(s, index, end), led=[index])
+
     async def segments_emptied(self, topic_id: TopicId, indexes: Collection[int]) -> None:
         """Store that retention has removed all records of sealed segments. Raises RequestError."""
 

@@ -148,6 +148,17 @@ def sealed(stream: Stream, index: int, end: Offset) -> Stream:
     )
 
 
+def corrected(stream: Stream, index: int, end: Offset) -> Stream:
+    """Return the stream with another end of a segment whose log had lost its seal, and has one.
+
+    Unchanged if that is known, and where the segment is not sealed or has no log any more.
+    """
+    segment = stream.segments[index]
+    if segment.end in {NO_END, end} or segment.removed is not None:
+        return stream
+    return stream.changed([replace(segment, end=end)])
+
+
 def emptied(stream: Stream, index: int) -> Stream:
     """Return the stream once retention has removed all records of a sealed segment."""
     segment = stream.segments[index]
@@ -166,6 +177,15 @@ def removed(stream: Stream, index: int, log_end: LogEnd) -> Stream:
     if segment.state is not SegmentState.DELETED or segment.removed is not None:
         return stream
     return stream.changed([replace(segment, removed=log_end)])
+
+
+def with_seals(stream: Stream) -> list[int]:
+    """Return the segments whose logs have a seal, or are to have one."""
+    return [
+        each.index
+        for each in stream.segments
+        if each.removed is None and (each.state in ENDED or each.state is SegmentState.SEALING)
+    ]
 
 
 def unsealed(stream: Stream) -> list[int]:

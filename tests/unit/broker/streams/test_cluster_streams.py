@@ -236,3 +236,25 @@ def test_a_deposed_leader_gives_up_no_files() -> None:  # F8
         assert len(asked) > 1, "it tried, was refused, and had heard of it in the end"
 
     in_virtual_time(main)
+
+
+def test_only_the_leader_corrects_the_end_of_a_segment() -> None:  # R2, F8
+    async def main() -> None:
+        store = SimStore()
+        hosts = await cluster(store, *ALL)
+        topic = await made(hosts, 1)
+        streams = streams_of(hosts[0])
+        await streams.resize("s", [0])
+        await streams.segment_sealed(topic.topic_id, 0, Offset(5))
+        state = hosts[0].state.partitions[PartitionKey(topic.topic_id, 0)].state
+        leader, other = hosts[state.leader - 1], hosts[state.leader % 3]
+        for each in hosts:
+            await each.state.until(lambda: states_on(each) == ["sealed", "open", "open"])  # noqa: B023
+        error = await outcome(streams_of(other).end_corrected(topic.topic_id, 0, Offset(2)))
+        assert error is not None
+        assert error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert stored(store).segments[0].end == 5
+        await streams_of(leader).end_corrected(topic.topic_id, 0, Offset(3))
+        assert [each.end for each in stored(store).segments] == [3, -1, -1]
+
+    in_virtual_time(main)

@@ -14,6 +14,7 @@ from fencelog.coordination.streams.rules import (
     MERGED_MAX,
     Refused,
     SegmentLimits,
+    corrected,
     created,
     emptied,
     merge,
@@ -21,6 +22,7 @@ from fencelog.coordination.streams.rules import (
     sealed,
     split,
     unsealed,
+    with_seals,
 )
 from fencelog.errors import CorruptionError, ErrorCode
 from fencelog.settings.stream_table import SEGMENTS_MAX
@@ -205,6 +207,24 @@ def test_only_a_deleted_segment_loses_its_files_and_once() -> None:  # R1
     assert removed(gone, 0, LogEnd(Offset(13), LeaderEpoch(3))) is gone
     assert emptied(gone, 0) is gone
     assert Stream.of_stored("orders", gone.stored()) == gone
+
+
+def test_only_an_end_that_is_known_is_corrected_and_none_without_a_log() -> None:  # R2
+    stream = split_and_sealed(new(1), 0)
+    assert corrected(stream, 0, Offset(10)) is stream
+    assert corrected(stream, 1, Offset(7)) is stream
+    assert [each.end for each in corrected(stream, 0, Offset(7)).segments] == [7, NO_END, NO_END]
+    gone = removed(emptied(stream, 0), 0, LogEnd(Offset(12), LeaderEpoch(3)))
+    assert corrected(gone, 0, Offset(7)) is gone
+
+
+def test_logs_that_have_a_seal_are_those_of_replaced_segments_that_have_files() -> None:  # R2
+    stream = done(split(new(1), 0))
+    assert with_seals(stream) == [0]
+    stream = split_and_sealed(sealed(stream, 0, Offset(10)), 1)
+    assert with_seals(stream) == [0, 1]
+    assert with_seals(emptied(stream, 0)) == [0, 1]
+    assert with_seals(removed(emptied(stream, 0), 0, LogEnd(Offset(12), LeaderEpoch(3)))) == [1]
 
 
 def test_a_hash_belongs_to_the_segment_that_covers_it() -> None:  # R1
