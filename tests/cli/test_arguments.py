@@ -1,6 +1,7 @@
 """Arguments that no command can use: each is a usage error that names it, and never a traceback."""
 
 import inspect
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from fencelog.cli.main import build
+from fencelog.cli.output import UsageError
+from fencelog.cli.record_input import InputForm, read_input
+from fencelog.cli.stream_cut import parse_place
 from tests.support.cli import Cli
 
 NOBODY = "127.0.0.1:1"
@@ -209,3 +213,37 @@ def test_an_address_of_the_environment_that_is_not_utf8_is_refused() -> None:
 def test_the_name_of_a_file_may_have_any_bytes(cli: Cli, command: list[str]) -> None:
     refused = cli.refused(2, *command, os.fsdecode(b"/nowhere/\xff"))
     assert "/nowhere/\\udcff: No such file or directory" in refused
+
+
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize("line", [NESTED, '{"value": ' + NESTED, '{"timestamp": ' + NESTED])
+def test_a_record_that_is_nested_too_deeply_is_refused_by_its_number(line: str) -> None:
+    with pytest.raises(UsageError, match=r"^--json: record 1 .*: it is nested too deeply$"):
+        list(read_input(io.BytesIO(line.encode()), InputForm(as_json=True)))
+
+
+@pytest.mark.parametrize("text", ["{" + NESTED, '{"segments": {"0": ' + NESTED, '{"segments": 1}'])
+def test_a_stream_cut_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--to: expected a stream cut"):
+        parse_place(text, "--to")
+
+
+def test_a_stream_cut_of_stdin_that_is_not_utf8_is_refused(cli: Cli) -> None:
+    refused = cli.refused(2, "stream", "group", "reset", "g", "--to", "-", stdin=b"\xff")
+    assert "error: --to: expected a stream cut" in refused
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [(["check"], NESTED), (["serve", "--data-dir", "/nowhere", "--config"], f"a = {NESTED}")],
+)
+def test_a_file_that_is_nested_too_deeply_is_named(
+    cli: Cli, command: list[str], text: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "nested.toml"
+    file.write_text(text, encoding="utf-8")
+    refused = cli.refused(2, *command, str(file))
+    assert str(file) in refused
+    assert "nested too deeply" in refused

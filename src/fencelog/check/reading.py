@@ -66,6 +66,12 @@ class _Lines:
             self.number += 1
             try:
                 event = decode(line)
+            except RecursionError:
+                raise HistoryError(
+                    self.place,
+                    "nested too deeply",
+                    "write events of the form that docs/guide/check.md has",
+                ) from None
             except ValueError as error:
                 if not line.strip():
                     continue

@@ -93,6 +93,8 @@ def _from_json(line: bytes, number: int, form: InputForm) -> InputRecord:
             timestamp_ms=_int_of(fields, "timestamp", TIMESTAMPS, None),
             headers=headers or form.headers,
         )
+    except RecursionError:
+        raise UsageError(f"--json: record {number} is not valid: it is nested too deeply") from None
     except (UsageError, KeyError, TypeError, ValueError, binascii.Error) as error:
         raise UsageError(f"--json: record {number} is not valid: {error}") from None
 

@@ -65,7 +65,7 @@ def parse_place(text: str, flag: str) -> Place:
     if text.lstrip().startswith("{"):
         return _cut(text, flag)
     if text == "-":
-        return _cut(sys.stdin.read(CUT_BYTES_MAX), flag)
+        return _cut(sys.stdin.buffer.read(CUT_BYTES_MAX), flag)
     if Path(text).is_file():
         try:
             with open(text, encoding="utf-8") as file:
@@ -75,7 +75,7 @@ def parse_place(text: str, flag: str) -> Place:
     return Place(flag=flag, start=text, name=text)
 
 
-def _cut(text: str, flag: str) -> Place:
+def _cut(text: str | bytes, flag: str) -> Place:
     try:
         found = json.loads(text)
         segments = {
@@ -83,7 +83,7 @@ def _cut(text: str, flag: str) -> Place:
             for index, offset in found["segments"].items()
         }
         stream, topic_id = found.get("stream"), found.get("topic_id")
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise UsageError(
             f"{flag}: expected a stream cut, as `fencelog stream cut` prints it"
         ) from None

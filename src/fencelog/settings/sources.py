@@ -46,6 +46,8 @@ def from_toml(text: str, path: str) -> Source:
         pairs = _flat(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: a value is nested too deeply") from None
     return Source([Given(key, value, key, path) for key, value in pairs], [])
 
 

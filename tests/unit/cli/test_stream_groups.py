@@ -67,7 +67,7 @@ def test_a_place_is_a_word_a_cut_or_the_name_of_a_checkpoint(
         assert parse_place(word, "--to").start == "latest"
     file = tmp_path / "cut.json"
     file.write_text(CUT, encoding="utf-8")
-    monkeypatch.setattr("sys.stdin", io.StringIO(CUT))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(CUT.encode())))
     for text in (CUT, str(file), "-"):
         place = parse_place(text, "--to")
         assert place.is_cut
