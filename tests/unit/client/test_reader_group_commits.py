@@ -9,9 +9,10 @@ import pytest
 import fencelog.aio
 from fencelog.client.asynchronous import Producer
 from fencelog.client.streams import segment_reader
+from fencelog.client.streams.group_model import ReaderOfflineError
 from fencelog.client.streams.group_reader import GroupReader
 from fencelog.client.streams.reader_group import ReaderGroup
-from fencelog.errors import ErrorCode, FencelogError, RequestError
+from fencelog.errors import ErrorCode, FencelogError, OwnershipLostError, RequestError
 from fencelog.testing import LocalBroker
 from tests.support.reader_groups import (
     crash,
@@ -176,10 +177,90 @@ def test_a_reader_that_is_closed_inside_of_its_transaction_has_not_processed_its
 
         async with group.reader("r1", commit_interval_s=None) as reader:
             assert len(await next_events(reader, 3)) == 3
-            with pytest.raises(FencelogError, match="not read by this reader any more"):
+            with pytest.raises(FencelogError, match="this reader is closed"):
                 await closed()
         async with group.reader("r2") as other:
             assert await next_events(other) == [f"k:{number}" for number in range(10)]
         assert fencelog_broker.records("out") == []
+
+    run_with_events(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_reader_that_was_declared_offline_commits_nothing_any_more(
+    fencelog_broker: LocalBroker,
+) -> None:
+    # R6: also where no other reader takes its segments, and it has not heard of it
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        async with group.reader("r1", commit_interval_s=None) as reader:
+            assert len(await next_events(reader, 3)) == 3
+            segment = member_of(reader).segments[0]
+            assert segment._claim is not None
+            await member_of(reader)._end_tasks()
+            await group.reader_offline("r1")
+            with pytest.raises(ReaderOfflineError):
+                await reader.commit()
+            assert await group.stream_cut() == {0: 0}
+            await asyncio.wait_for(segment._claim.lost.wait(), 20)  # it is not claimed again
+
+    run_with_events(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_commit_of_a_reader_whose_name_another_one_has_is_an_error(
+    fencelog_broker: LocalBroker,
+) -> None:
+    # R6
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        async with group.reader("r1", commit_interval_s=None) as former:
+            assert len(await next_events(former, 3)) == 3
+            async with group.reader("r1", commit_interval_s=None) as reader:
+                assert await next_events(reader) == [f"k:{number}" for number in range(10)]
+                with pytest.raises(ReaderOfflineError):
+                    await former.commit()
+                assert await group.stream_cut() == {0: 0}
+
+    run_with_events(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_begun_again", [False, True])
+def test_a_commit_says_that_processed_events_are_handed_out_again(
+    fencelog_broker: LocalBroker, *, is_begun_again: bool
+) -> None:
+    # R6: the reader is online, and has lost the claim of its segment
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        async with group.reader("r1", commit_interval_s=None) as reader:
+            assert len(await next_events(reader, 3)) == 3
+            if is_begun_again:  # with the first three processed
+                assert len(await next_events(reader, 3)) == 3
+            member = member_of(reader)
+            segment = member.segments[0]
+            segment._lost(OwnershipLostError(ErrorCode.OWNER_FENCED, "it was taken"))
+            if is_begun_again:
+                await until(lambda: member.segments.get(0) not in (segment, None), "another one")
+            with pytest.raises(OwnershipLostError, match="it was taken"):
+                await reader.commit()
+            assert await next_events(reader) == [f"k:{number}" for number in range(10)]
+            await reader.commit()
+            await crash(reader)
+        async with group.reader("r1") as reader:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.next_batch(), 0.5)
+
+    run_with_events(fencelog_broker, scenario)
+
+
+@pytest.mark.slow
+def test_a_commit_of_what_a_reset_has_overtaken_is_no_error(fencelog_broker: LocalBroker) -> None:
+    # R10: committed before the reset or not, it does not count
+    async def scenario(log: fencelog.aio.Client, group: ReaderGroup) -> None:
+        async with group.reader("r1", commit_interval_s=None) as reader:
+            assert len(await next_events(reader, 3)) == 3
+            segment = member_of(reader).segments[0]
+            await group.reset({0: 2})
+            await until(lambda: member_of(reader).segments.get(0) is not segment, "it is reset")
+            await reader.commit()
+            assert await next_events(reader) == [f"k:{number}" for number in range(2, 10)]
 
     run_with_events(fencelog_broker, scenario)

@@ -121,13 +121,15 @@ class GroupReader:
     async def commit(self) -> None:
         """All that was handed out is processed: commit it. Raises RequestError.
 
-        Raises FencelogError inside of a transaction.
+        Raises ReaderOfflineError once the group goes on without this reader, and
+        OwnershipLostError where a claim of its own was lost: what is not committed is handed out
+        again then. Raises FencelogError inside of a transaction.
         """
         self.check_no_transaction()
         if self._hands is not None:
             self._hands.processed(self._given)
             self._given = 0
-        await self._joined().commit()
+        await self._joined().commit(self._hands)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[ReaderTransaction]:
@@ -146,6 +148,7 @@ class GroupReader:
             producer = await segment.producer()
             await producer.begin()
             yield ReaderTransaction(producer)
+            self._joined().check_online()
             await segment.commit_with(given)
         except BaseException:
             self._hands, self._given = None, 0

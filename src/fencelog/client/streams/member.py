@@ -15,7 +15,6 @@ from fencelog.client.asynchronous import Claim
 from fencelog.client.cluster import Cluster
 from fencelog.client.grants import claim_options, this_process
 from fencelog.client.retry import RETRIABLE, Backoff
-from fencelog.client.streams.admin import StreamAdmin
 from fencelog.client.streams.group_model import (
     ReaderGroupError,
     ReaderOfflineError,
@@ -25,6 +24,8 @@ from fencelog.client.streams.group_model import (
 from fencelog.client.streams.group_state import GroupCopy
 from fencelog.client.streams.liveness import Liveness
 from fencelog.client.streams.segment_reader import ReadAgainError, SegmentPlace, SegmentReader
+from fencelog.client.streams.settling import Settling
+from fencelog.client.streams.successors import successors
 from fencelog.coordination.reader_group.rules import Reach, Shed, Take, next_step
 from fencelog.coordination.reader_group.state import GroupState, Owned, Reader
 from fencelog.coordination.reader_group.updates import (
@@ -44,12 +45,7 @@ from fencelog.errors import (
 )
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
-from fencelog.types import TopicId, TopicPartition
 
-SETTLE_S = 1.0
-"""After a reader has joined others may follow: meanwhile nobody takes more than a first segment."""
-SETTLE_MAX_S = 10.0
-"""They may follow for ever: that holds nobody up for longer."""
 TAKE_MAX = 1_000
 IDLE_S = 5.0
 COMPACT_AFTER = 1_000
@@ -85,9 +81,10 @@ class Member:
         self._leaving: set[SegmentReader] = set()
         self._todo = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._joined_s = self._unsettled_s = float("-inf")
         self._shed_s = self._committed_s = float("-inf")
-        self._known: set[tuple[str, int]] = set()
+        self._settling = Settling()
+        self._again: Exception | None = None
+        """Why processed events are handed out again, until a commit was told."""
 
     @property
     def state(self) -> GroupState:
@@ -175,8 +172,33 @@ class Member:
             self._stopped = found
         self._todo.set()
 
-    async def commit(self) -> None:
-        """Commit all positions. Raises RequestError."""
+    def check_online(self) -> None:
+        """Raise why this is no member any more, as far as it is known here."""
+        if self.failure is not None:
+            raise self.failure
+        self._me(self.state)
+
+    async def commit(self, hands: SegmentReader | None = None) -> None:
+        """Commit all positions, also that of the segment in hands, which may have ended here.
+
+        Raises ReaderOfflineError once the group goes on without this reader, OwnershipLostError or
+        ReadAgainError where it is handed out again what was processed; RequestError.
+        """
+        self.check_online()
+        await self._commit_all()
+        left = [each for each in (*self.segments.values(), hands) if each and each.is_uncommitted]
+        if left:
+            # After a reset they are others, and what was committed before does not count.
+            me = self._me(await self._copy.fetch())
+            for each in left:
+                if _is_same(each, me):
+                    self._again = each.give_up()
+        self.check_online()
+        error, self._again = self._again, None
+        if error is not None:
+            raise error
+
+    async def _commit_all(self) -> None:
         for segment in list(self.segments.values()):
             await self._committed(segment)
 
@@ -218,13 +240,7 @@ class Member:
 
     def _look(self) -> None:
         """Take note of a state that may be another one."""
-        known = {(name, each.incarnation) for name, each in self.state.readers.items()}
-        if known - self._known:
-            now = asyncio.get_running_loop().time()
-            if now >= self._joined_s + SETTLE_S:
-                self._unsettled_s = now
-            self._joined_s = now
-        self._known = known
+        self._settling.look(self.state)
         self._todo.set()
         self.wake.set()
         self._liveness.changed()
@@ -254,7 +270,7 @@ class Member:
         await self._report()
         await self._give_away()
         now = asyncio.get_running_loop().time()
-        settles_s = min(self._joined_s + SETTLE_S, self._unsettled_s + SETTLE_MAX_S)
+        settles_s = self._settling.over_at_s
         take_max = TAKE_MAX if now >= settles_s else 1 - len(self._me(self.state).segments)
         may_shed = now - self._shed_s >= self._options.window_s
         step = next_step(self.state, self._name, may_shed=may_shed, take_max=take_max)
@@ -290,8 +306,7 @@ class Member:
         """Read the segments that the state gives to this reader, and no others."""
         me = self._me(self.state)
         for index, segment in list(self.segments.items()):
-            owned = me.segments.get(index)
-            if owned is not None and owned.taken == segment.taken:
+            if _is_same(segment, me):
                 if segment.failure is None:
                     continue
                 if not isinstance(segment.failure, FENCED):
@@ -299,22 +314,16 @@ class Member:
                 if not isinstance(segment.failure, ReadAgainError):
                     # It may be another reader's since; if it is not, it is claimed again.
                     me = self._me(await self._copy.fetch())
+                if segment.is_uncommitted and _is_same(segment, me):
+                    self._again = segment.give_up()
             if self._stopped is segment:
                 self._stopped = None
             del self.segments[index]
             await self._stop(segment)
-        settings = self.state.settings
-        assert settings is not None, "it was created before anybody joined"
         for index, owned in me.segments.items():
             if index not in self.segments:
-                place = SegmentPlace(
-                    group=self._group,
-                    partition=TopicPartition(settings.stream, index),
-                    topic_id=TopicId(bytes.fromhex(settings.topic_id)),
-                    state_id=self._copy.topic_id,
-                    base=self.state.base,
-                    holder=self._holder,
-                    end=None if settings.end is None else settings.end.get(index),
+                place = SegmentPlace.of(
+                    self._group, self.state, self._copy.topic_id, index, self._holder
                 )
                 self.segments[index] = SegmentReader(
                     self._cluster, place, owned, self._options, self._segment_changed
@@ -330,7 +339,7 @@ class Member:
         now, interval_s = asyncio.get_running_loop().time(), self._options.commit_interval_s
         if interval_s is not None and now - self._committed_s >= interval_s:
             self._committed_s = now
-            await self.commit()
+            await self._commit_all()
 
     async def _committed(self, segment: SegmentReader) -> bool:
         """Commit a segment's position; return whether it is read by this reader still."""
@@ -350,11 +359,11 @@ class Member:
         for segment in [each for each in self.segments.values() if each.is_complete]:
             if not await self._committed(segment):
                 continue
-            successors = await self._successors(segment.index)
-            end = segment.end
+            settings, end = self.state.settings, segment.end
+            assert settings is not None, "it was created before anybody joined"
             assert end is not None, segment.index
-
-            await self._copy.write(partial(self._completed, segment, end, successors))
+            after = await successors(self._cluster, settings, segment.index)
+            await self._copy.write(partial(self._completed, segment, end, after))
             self._look()
             self.segments.pop(segment.index, None)
             await self._stop(segment)
@@ -363,34 +372,21 @@ class Member:
         self,
         segment: SegmentReader,
         end: int,
-        successors: dict[int, tuple[int, ...]],
+        after: dict[int, tuple[int, ...]],
         state: GroupState,
     ) -> Completed | None:
         owned = self._me(state).segments.get(segment.index)
         if owned is None or owned.taken != segment.taken:
             return None
         at = max(end, owned.offset)
-        return Completed(self._name, self._incarnation, segment.index, at, successors)
-
-    async def _successors(self, index: int) -> dict[int, tuple[int, ...]]:
-        settings = self.state.settings
-        assert settings is not None, "it was created before anybody joined"
-        if settings.end is not None and index in settings.end:
-            return {}
-        found = await StreamAdmin(self._cluster).describe_stream(settings.stream)
-        successors = {each.index: each.predecessors for each in found.stream.successors(index)}
-        if not successors:
-            # A broker that has not heard of the resize has answered.
-            what = f"successors of segment {index} of {settings.stream}"
-            raise failure(ErrorCode.RESIZE_IN_PROGRESS, what)
-        return successors
+        return Completed(self._name, self._incarnation, segment.index, at, after)
 
     async def _report(self) -> None:
         """Write that checkpoints are reached (R10)."""
         if self._reached is None:
             return
         names, positions = self._reached
-        await self.commit()
+        await self._commit_all()
 
         def reached(state: GroupState) -> CheckpointReached | None:
             me = self._me(state)
@@ -496,3 +492,9 @@ class Member:
             for segment in (*self._leaving, *self.segments.values()):
                 ends.push_async_callback(segment.stop)
             self.segments.clear()
+
+
+def _is_same(segment: SegmentReader, me: Reader) -> bool:
+    """Whether the reader has the segment by the update by which it was begun."""
+    owned = me.segments.get(segment.index)
+    return owned is not None and owned.taken == segment.taken

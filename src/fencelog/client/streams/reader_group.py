@@ -10,6 +10,7 @@ from fencelog.client.model import Isolation, OffsetSpec
 from fencelog.client.ownership import Ownership
 from fencelog.client.retry import retrying
 from fencelog.client.streams.admin import StreamAdmin
+from fencelog.client.streams.fence import fence
 from fencelog.client.streams.group_model import (
     STATE_BYTES_MAX,
     OnCheckpoint,
@@ -176,24 +177,35 @@ class ReaderGroup:
         """Declare a reader offline: others take its segments over at once, and it is fenced (R9).
 
         Without positions they go on at the last ones that the state has, or that were committed
-        since. With positions exactly there. Harmless where the reader is not online. Raises
-        ReaderGroupError for a position that its segment does not have.
+        since. With positions exactly there. Once this has returned the reader commits nothing.
+        Harmless where the reader is not online. Raises ReaderGroupError for a position that its
+        segment does not have; RequestError.
         """
         if positions:
             await self._check_positions(positions)
-        incarnation = NO_INCARNATION
+        incarnation, held = NO_INCARNATION, set[str]()
 
         def offline(state: GroupState) -> WentOffline | None:
-            nonlocal incarnation
+            nonlocal incarnation, held
             self._check_created(state)
             found = state.readers.get(name)
             if found is None:
                 return None
             incarnation = found.incarnation
+            assert state.settings is not None, "it was checked"
+            held = {f"{state.settings.stream}/{index}" for index in found.segments}
             is_exact = positions is not None
             return WentOffline(name, found.incarnation, positions or {}, is_exact)
 
-        await self._copy.write(offline)
+        offset = await self._copy.write(offline)
+        if offset is not None and held:
+            try:
+                # Whoever takes them over does so by a later update.
+                await fence(self._cluster, self.name, held, self._copy.state.base + offset)
+            except RequestError as error:
+                # Of a stream that was deleted nothing can be committed.
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
         # Its claim ends too, so that it learns of it without a look at the state: but not that of
         # an incarnation that has joined since.
         ownership, claims = Ownership(self._cluster), state_topic(self.name)

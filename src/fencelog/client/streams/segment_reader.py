@@ -24,7 +24,7 @@ from fencelog.client.streams.positions import (
     committed,
     metadata_of,
 )
-from fencelog.coordination.reader_group.state import Owned
+from fencelog.coordination.reader_group.state import GroupState, Owned
 from fencelog.errors import ClaimRefusedError, FencelogError, OwnershipLostError, RequestError
 from fencelog.rpc.deadline import Deadline
 from fencelog.types import TopicId, TopicPartition
@@ -50,6 +50,23 @@ class SegmentPlace:
     base: int
     holder: str
     end: int | None
+
+    @classmethod
+    def of(
+        cls, group: str, state: GroupState, state_id: TopicId, index: int, holder: str
+    ) -> "SegmentPlace":
+        """Return the place of a segment that a group's state has."""
+        settings = state.settings
+        assert settings is not None, "it was created before anybody joined"
+        return cls(
+            group=group,
+            partition=TopicPartition(settings.stream, index),
+            topic_id=TopicId(bytes.fromhex(settings.topic_id)),
+            state_id=state_id,
+            base=state.base,
+            holder=holder,
+            end=None if settings.end is None else settings.end.get(index),
+        )
 
 
 class ReadAgainError(FencelogError):
@@ -83,6 +100,7 @@ class SegmentReader:
         self.end = place.end
         self.failure: Exception | None = None
         self.committed = -1
+        self._processed_to = -1
         self._read_to = owned.offset
         self._buffer: deque[Record] = deque()
         self._in_hands: deque[Record] = deque()
@@ -118,13 +136,18 @@ class SegmentReader:
 
     @property
     def in_hands(self) -> Sequence[Record]:
-        """What was taken and is not processed."""
-        return self._in_hands
+        """What was taken and is not processed; nothing once it is not read here any more."""
+        return () if self._is_stopped else self._in_hands
 
     @property
     def is_complete(self) -> bool:
         """Whether all of it is processed."""
         return self.end is not None and self.position >= self.end and not self._is_stopped
+
+    @property
+    def is_uncommitted(self) -> bool:
+        """Whether events were processed whose position is not committed."""
+        return self._processed_to > self.committed
 
     @property
     def is_claimed(self) -> bool:
@@ -151,7 +174,7 @@ class SegmentReader:
     def processed(self, count: int) -> None:
         """The first ``count`` events in hands are processed."""
         for _ in range(min(count, len(self._in_hands))):
-            self._in_hands.popleft()
+            self._processed_to = self._in_hands.popleft().offset + 1
         if self.is_complete:
             self._changed(True)
 
@@ -159,6 +182,11 @@ class SegmentReader:
         """Those that are in hands and not processed are handed out again."""
         self._buffer.extendleft(reversed(self._in_hands))
         self._in_hands.clear()
+
+    def give_up(self) -> Exception | None:
+        """What is processed and not committed is handed out again; return why."""
+        self._processed_to = self.committed
+        return self.failure
 
     async def check(self) -> None:
         """Raise OwnershipLostError if the segment is another reader's now."""
@@ -214,7 +242,9 @@ class SegmentReader:
         Whether a transaction without an answer was committed is known from that. Raises
         FencelogError if it could not be aborted: the end of the claim does that.
         """
-        self.failure = self.failure or ReadAgainError()
+        self.failure = self.failure or ReadAgainError(
+            f"events of segment {self.index} are handed out again: a transaction was aborted"
+        )
         self._is_held = True
         self._changed(True)
         if self._producer is not None and self._producer[1].in_transaction:
@@ -228,7 +258,6 @@ class SegmentReader:
         if self._stopping is None:
             self._is_stopped = True
             self._buffer.clear()
-            self._in_hands.clear()
             self._stopping = asyncio.create_task(self._stop())
         await asyncio.shield(self._stopping)
 
