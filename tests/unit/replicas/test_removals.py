@@ -98,6 +98,32 @@ async def test_who_creates_a_topic_of_the_same_name_waits_for_no_removal_that_fa
 
 
 @scenario
+async def test_what_was_not_opened_in_this_life_is_removed_before_the_next_topic_of_the_name() -> (
+    None
+):  # a broker that was away hears of the deletion and of the next topic in one step
+    async with running() as cluster:
+        node, begun, hold = cluster.nodes[1], asyncio.Event(), asyncio.Event()
+        remove = node.remove
+
+        async def held(topic_id: TopicId, name: str) -> None:
+            begun.set()
+            await hold.wait()
+            await remove(topic_id, name)
+
+        node.remove = held  # type: ignore[method-assign]
+        state = PartitionState(NODES, NodeId(1), LeaderEpoch(0), NODES, (), "life of 1")
+        cluster.commit(
+            (PartitionKey(TOPIC, 0).text, state.encode()),
+            (f"deleted-topic/{OTHER.hex()}", encoded_deletion("t", NODES)),
+        )
+        await begun.wait()
+        assert (TOPIC, 0) not in node.manager._replicas
+        hold.set()
+        await until(lambda: cluster.leads(1, 0))
+        assert node.removed == [OTHER]
+
+
+@scenario
 async def test_a_start_that_cannot_remove_a_deleted_topic_opens_the_others() -> None:
     cluster = Cluster()
     cluster.register()

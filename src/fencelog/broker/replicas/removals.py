@@ -6,7 +6,7 @@ keep their names, and a new topic of the same name waits; who has created it doe
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from fencelog.broker.replicas.logs import Logs
 from fencelog.broker.replicas.repair import Pauses
@@ -29,12 +29,24 @@ class Removals:
         self._logs = logs
         self._limit = limit
         self._failed = failed
+        self._begun: set[TopicId] = set()
         self._names: dict[TopicId, str] = {}
         self._stuck: set[TopicId] = set()
+        # After a power cut files may not tell whose they are: two topics of one name want them.
+        self._one_at_a_time = asyncio.Lock()
+
+    def is_begun(self, topic_id: TopicId) -> bool:
+        """Whether a topic's removal has begun in this life of the broker."""
+        return topic_id in self._begun
 
     def begin(self, topic_id: TopicId, name: str) -> None:
         """Files have the names of this topic's partitions until ``remove_files`` returns."""
+        self._begun.add(topic_id)
         self._names[topic_id] = name
+
+    def forget(self, topic_ids: Collection[TopicId]) -> None:
+        """No broker has anything of these topics any more."""
+        self._begun.difference_update(topic_ids)
 
     def holds(self, name: str) -> bool:
         """Whether a topic of this name waits for a removal."""
@@ -50,7 +62,7 @@ class Removals:
 
         async def remove() -> None:
             try:
-                async with self._limit:
+                async with self._limit, self._one_at_a_time:
                     await self._logs.remove(topic_id, name)
             except (CorruptionError, StorageError):
                 self._stuck.add(topic_id)

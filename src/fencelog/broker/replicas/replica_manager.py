@@ -86,10 +86,10 @@ class ReplicaManager:
     async def run(self) -> None:
         """Follow the metadata until cancelled; an internal error of a stream ends it, too."""
         try:
-            for topic_id in self._cluster.deleted:
-                self._begin_removal(topic_id)  # before a topic of the same name is opened
             self._mark(self._cluster.partitions)
             while True:
+                for topic_id in self._cluster.deleted:
+                    self._begin_removal(topic_id)  # before a topic of the same name is opened
                 due, self._due = list(self._due), {}
                 async for key in self._time_slices.each(due):
                     self._look(key)
@@ -105,8 +105,7 @@ class ReplicaManager:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
-            if self._news is not None and not self._news.done():
-                self._news.set_result(None)
+            self._wake()
 
     async def _stop(self) -> None:
         self._cluster.unsubscribe(self._changed)
@@ -151,14 +150,18 @@ class ReplicaManager:
             self._mark(key for key in gone if self._has_files(key))
         if changed.brokers:  # one may have come that can lead in the place of a failed replica
             self._mark(key for key, each in self._replicas.items() if each.is_offline)
-        deleted = changed.deleted & self._cluster.deleted.keys()
-        if deleted:
-            self._mark(key for key in self._replicas if key[0] in deleted)
+        if changed.deleted:
+            self._removals.forget(changed.deleted - self._cluster.deleted.keys())
+            self._wake()
 
     def _mark(self, keys: Iterable[Key]) -> None:
         for key in keys:
             self._due[key] = None
-        if self._due and self._news is not None and not self._news.done():
+        if self._due:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
     def _look(self, key: Key) -> None:
@@ -180,15 +183,11 @@ class ReplicaManager:
         task.add_done_callback(self._ended)
 
     def _tell_opened(self, topic_id: TopicId) -> None:
-        waiting = self._opened.pop(topic_id, None)
-        if waiting is not None:
-            waiting.set()
+        self._opened.pop(topic_id, asyncio.Event()).set()
 
     def _next(self, key: Key, replica: Replica | None) -> Coroutine[None, None, None] | None:
         """Return what has to be awaited before the newest state can be in force."""
         if key[0] in self._cluster.deleted:
-            if replica is not None:
-                self._begin_removal(TopicId(key[0]))
             return None
         stored = self._cluster.partitions.get(PartitionKey(*key))
         if stored is None or self._identity.node_id not in stored.state.replicas:
@@ -468,16 +467,18 @@ class ReplicaManager:
         self._opened_anew(key, replica, opened)
 
     def _begin_removal(self, topic_id: TopicId) -> None:
-        """Begin to remove a deleted topic's replicas, once none of them is busy."""
-        name = self._cluster.deleted[topic_id].name
+        """Begin to remove a deleted topic's files, opened in this life or not, if none is busy."""
+        deleted = self._cluster.deleted[topic_id]
+        if self._removals.is_begun(topic_id) or self._identity.node_id not in deleted.brokers:
+            return
         found = {key: each for key, each in self._replicas.items() if key[0] == topic_id}
         if any(each.is_busy for each in found.values()):
             return
+        self._removals.begin(topic_id, deleted.name)
         for key, replica in found.items():
             self._end_role(key, replica)
             replica.is_busy = True  # until its files are removed
-        self._removals.begin(topic_id, name)
-        self._begin(self._remove(topic_id, name))
+        self._begin(self._remove(topic_id, deleted.name))
 
     async def _remove(self, topic_id: TopicId, name: str) -> None:
         """Remove a deleted topic's files, open or not, and store that nothing is left here."""
