@@ -1,5 +1,7 @@
 """What readers of a group do next, and when an update of theirs has no effect (R5 to R11)."""
 
+from dataclasses import replace
+
 import pytest
 
 from fencelog.coordination.reader_group.replay import apply, refusal, replay
@@ -203,6 +205,17 @@ def test_what_was_recorded_first_is_the_position_of_a_checkpoint() -> None:
     assert state.unassigned == {0: Position(5, 7), 1: Position(3, 7), 2: Position(0, 7)}
     assert state.readers == {"a": Reader(1, {})}
     assert replay(state, CheckpointDropped("c"), 8).checkpoints == {}
+
+
+def test_with_a_reset_to_a_stream_that_was_made_again_nothing_of_the_earlier_one_is_left() -> None:
+    # R10
+    state = group(Joined("a", 1), Took("a", 1, (0, 1)), CheckpointBegun("c"), segments=2)
+    state = replay(state, CheckpointReached("a", 1, ("c",), {0: 5, 1: 3}), 4)
+    assert state.checkpoints["c"].is_complete
+    state = apply(state, dump_update(Reset({0: 0}, "another")), 5)
+    assert state.settings == replace(SETTINGS, topic_id="another")
+    assert (state.unassigned, state.checkpoints) == ({0: Position(0, 5)}, {})
+    assert load_update(["reset", [[0, 1]]]) == Reset({0: 1})
 
 
 def test_the_oldest_complete_checkpoint_gives_way() -> None:

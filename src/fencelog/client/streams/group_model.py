@@ -31,6 +31,17 @@ class ReaderOfflineError(ReaderGroupError):
     """
 
 
+class StreamMadeAgainError(ReaderGroupError):
+    """The group's positions are of a stream that was deleted and made again by the same name."""
+
+    def __init__(self, stream: str) -> None:
+        """Say what to do."""
+        super().__init__(
+            f"stream {stream} was deleted and made again, and the group's positions are of the "
+            "earlier one; reset the group, to the earliest or to a cut of the new one, or delete it"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReaderOptions:
     """How a reader reads.

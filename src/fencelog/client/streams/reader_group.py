@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from fencelog.client.admin import Admin
 from fencelog.client.cluster import Cluster
@@ -19,6 +20,7 @@ from fencelog.client.streams.group_model import (
     ReaderGroupError,
     ReaderGroupNotFoundError,
     ReaderOptions,
+    StreamMadeAgainError,
     check_name,
     group_of,
     state_topic,
@@ -112,6 +114,8 @@ class ReaderGroup:
         def created(state: GroupState) -> Created | None:
             if state.settings is None:
                 return Created(settings, base, cut)
+            if replace(state.settings, topic_id=settings.topic_id) == settings != state.settings:
+                raise StreamMadeAgainError(settings.stream)
             if state.settings != settings:
                 raise ReaderGroupError(
                     f"reader group {self.name} exists with other settings: {state.settings}, and "
@@ -249,12 +253,20 @@ class ReaderGroup:
         """Let the group go on elsewhere: a checkpoint by its name, a cut, earliest or latest.
 
         All readers stop what they read, and take segments anew. Committed positions do not count
-        any more. Raises ReaderGroupError for an unknown checkpoint and a cut that does not fit.
+        any more. If the stream was deleted and made again, they go on in the new one, and the
+        checkpoints are forgotten. Raises ReaderGroupError for an unknown checkpoint and a cut that
+        does not fit.
         """
         state = await self._state()
         settings = state.settings
         assert settings is not None, "it was checked"
         described = await StreamAdmin(self._cluster).describe_stream(settings.stream)
+        topic_id = described.topic_id.hex()
+        if topic_id != settings.topic_id and settings.end is not None:
+            raise ReaderGroupError(
+                f"reader group {self.name} ends at a cut of a stream {settings.stream} that was "
+                "deleted; delete the group, and create it with a cut of the new one"
+            )
         try:
             cut = await self._cut_of(to, state, described)
             cuts.check_cut(described.stream, cut)
@@ -266,7 +278,8 @@ class ReaderGroup:
 
         def reset(state: GroupState) -> Reset:
             self._check_created(state)
-            return Reset(cut)
+            is_same = state.settings is not None and state.settings.topic_id == topic_id
+            return Reset(cut, None if is_same else topic_id)
 
         await self._copy.write(reset)
 
@@ -276,9 +289,7 @@ class ReaderGroup:
         Markers and other control records take offsets too, so it is no less than the events.
         """
         state = await self._state()
-        settings = state.settings
-        assert settings is not None, "it was checked"
-        described = await StreamAdmin(self._cluster).describe_stream(settings.stream)
+        settings, described = await self._described(state)
         open_now = [each.index for each in described.segments if each.end < 0]
         ends = await self._offsets(settings.stream, open_now, "latest")
         return cuts.unread(described.stream, await self._positions(state), ends, settings.end)
@@ -290,9 +301,7 @@ class ReaderGroup:
         (4 KiB by default). Compressed batches count as they are stored, control records too.
         """
         state = await self._state()
-        settings = state.settings
-        assert settings is not None, "it was checked"
-        described = await StreamAdmin(self._cluster).describe_stream(settings.stream)
+        settings, described = await self._described(state)
         ahead = cuts.ahead(described.stream, await self._positions(state), settings.end)
         total = await unread_bytes(self._cluster, settings.stream, ahead)
         ends = settings.end or {}
@@ -319,6 +328,15 @@ class ReaderGroup:
         self._check_created(state)
         return state
 
+    async def _described(self, state: GroupState) -> tuple[Settings, StreamDescription]:
+        """Return the group's stream. Raises StreamMadeAgainError where it is another one."""
+        settings = state.settings
+        assert settings is not None, "it was checked"
+        described = await StreamAdmin(self._cluster).describe_stream(settings.stream)
+        if described.topic_id.hex() != settings.topic_id:
+            raise StreamMadeAgainError(settings.stream)
+        return settings, described
+
     def _check_created(self, state: GroupState) -> None:
         if state.settings is None:
             raise self._missing()
@@ -344,9 +362,7 @@ class ReaderGroup:
         return cut
 
     async def _check_positions(self, positions: Cut) -> None:
-        settings = (await self._state()).settings
-        assert settings is not None, "it was checked"
-        described = await StreamAdmin(self._cluster).describe_stream(settings.stream)
+        _, described = await self._described(await self._state())
         try:
             await self._check_written(described, positions)
         except cuts.CutError as error:
@@ -362,7 +378,9 @@ class ReaderGroup:
     async def _cut_of(self, to: str | Cut, state: GroupState, described: StreamDescription) -> Cut:
         if not isinstance(to, str):
             return to
-        if (found := state.checkpoints.get(to)) is not None:
+        settings = state.settings
+        is_same = settings is not None and settings.topic_id == described.topic_id.hex()
+        if is_same and (found := state.checkpoints.get(to)) is not None:
             if not found.is_complete:
                 raise cuts.CutError(f"the group has not reached checkpoint {to} as a whole")
             return found.positions
@@ -370,7 +388,8 @@ class ReaderGroup:
             return await self._earliest(described)
         if to == LATEST:
             return await self._newest(described)
-        raise cuts.CutError(f"there is no checkpoint {to}")
+        of = "" if is_same else f" of the stream {described.name} that was made again"
+        raise cuts.CutError(f"there is no checkpoint {to}{of}")
 
     async def _earliest(self, described: StreamDescription) -> Cut:
         """Return the cut before which retention has deleted everything."""

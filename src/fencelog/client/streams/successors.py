@@ -2,6 +2,7 @@
 
 from fencelog.client.cluster import Cluster
 from fencelog.client.streams.admin import StreamAdmin
+from fencelog.client.streams.group_model import StreamMadeAgainError
 from fencelog.coordination.reader_group.state import Settings
 from fencelog.errors import ErrorCode
 from fencelog.rpc.failures import failure
@@ -12,11 +13,13 @@ async def successors(
 ) -> dict[int, tuple[int, ...]]:
     """Return the successors that the group reads, each with all of its predecessors.
 
-    Raises RequestError.
+    Raises StreamMadeAgainError, RequestError.
     """
     if settings.end is not None and index in settings.end:
         return {}
     found = await StreamAdmin(cluster).describe_stream(settings.stream)
+    if found.topic_id.hex() != settings.topic_id:
+        raise StreamMadeAgainError(settings.stream)
     after = {each.index: each.predecessors for each in found.stream.successors(index)}
     if not after:
         # A broker that has not heard of the resize has answered.

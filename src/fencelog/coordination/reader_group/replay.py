@@ -75,16 +75,8 @@ def replay(state: GroupState, update: Update, offset: int) -> GroupState:  # noq
             return _reached(state, update)
         case CheckpointDropped(name):
             return replace(state, checkpoints=_less(state.checkpoints, [name]))
-        case Reset(cut):
-            return replace(
-                state,
-                readers={
-                    name: Reader(each.incarnation, {}) for name, each in state.readers.items()
-                },
-                unassigned={index: Position(at, offset) for index, at in cut.items()},
-                future={},
-                checkpoints={n: c for n, c in state.checkpoints.items() if c.is_complete},
-            )
+        case Reset():
+            return _reset(state, update, offset)
 
 
 def refusal(state: GroupState, update: Update) -> str | None:  # noqa: PLR0911 - a case for each
@@ -103,7 +95,7 @@ def refusal(state: GroupState, update: Update) -> str | None:  # noqa: PLR0911 -
             return _refusal_to_begin(state, name)
         case CheckpointDropped(name):
             return None if name in state.checkpoints else f"there is no checkpoint {name}"
-        case Reset(cut):
+        case Reset(cut, _):
             return None if 0 < len(cut) <= SEGMENTS_MAX else f"a cut of {len(cut)} segments"
         case _:
             return _refusal_of_reader(state, update)
@@ -236,6 +228,21 @@ def _reached(state: GroupState, update: CheckpointReached) -> GroupState:
     changed = replace(reader, segments=segments)
     state = replace(state, readers={**state.readers, update.reader: changed})
     return _recorded(state, update.positions, update.names)
+
+
+def _reset(state: GroupState, update: Reset, offset: int) -> GroupState:
+    settings, checkpoints = state.settings, state.checkpoints
+    assert settings is not None, "it was checked"
+    if update.topic_id is not None:
+        settings, checkpoints = replace(settings, topic_id=update.topic_id), {}
+    return replace(
+        state,
+        settings=settings,
+        readers={name: Reader(each.incarnation, {}) for name, each in state.readers.items()},
+        unassigned={index: Position(at, offset) for index, at in update.cut.items()},
+        future={},
+        checkpoints={n: c for n, c in checkpoints.items() if c.is_complete},
+    )
 
 
 def _recorded(state: GroupState, positions: Mapping[int, int], names: Iterable[str]) -> GroupState:

@@ -108,9 +108,14 @@ class CheckpointDropped:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The group goes on at another cut; no reader owns a segment, and all may take some."""
+    """The group goes on at another cut; no reader owns a segment, and all may take some.
+
+    Attributes:
+        topic_id: of the stream, where it was made again: checkpoints are of the one before.
+    """
 
     cut: Cut
+    topic_id: str | None = None
 
 
 Update = (
@@ -150,8 +155,10 @@ def dump_update(update: Update) -> list[object]:  # noqa: C901, PLR0911 - a case
             return ["begun", name]
         case CheckpointDropped(name):
             return ["dropped", name]
-        case Reset(cut):
+        case Reset(cut, None):
             return ["reset", dump_cut(cut)]
+        case Reset(cut, topic_id):
+            return ["reset", dump_cut(cut), topic_id]
 
 
 def load_update(value: Any) -> Update:  # noqa: ANN401, C901, PLR0911 - JSON; a case for each
@@ -178,5 +185,7 @@ def load_update(value: Any) -> Update:  # noqa: ANN401, C901, PLR0911 - JSON; a 
             return CheckpointDropped(name)
         case ["reset", cut]:
             return Reset(load_cut(cut))
+        case ["reset", cut, str(topic_id)]:
+            return Reset(load_cut(cut), topic_id)
         case _:
             raise ValueError(f"{str(value)[:80]} is no update of a reader group")
