@@ -1,5 +1,6 @@
 """``fencelog backup`` and ``restore`` on real brokers, running and stopped."""
 
+import asyncio
 import shutil
 import threading
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from fencelog import types as log_types
+from fencelog.adapters import backup
 from fencelog.client.blocking import Client
 from tests.support.broker import BrokerProcess
 from tests.support.cli import Cli
@@ -143,6 +146,32 @@ def test_a_stream_that_was_split_after_the_instant_of_a_backup_is_read_to_its_en
         with Client(broker.address) as client, client.producer() as producer:
             producer.send("s", b"new", key=b"1")
         assert sorted(read_group(broker, "b")) == sorted([*map(str, range(10)), "new"])
+
+
+def test_a_topic_that_is_created_again_meanwhile_is_not_cut_where_its_forerunner_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, attempts = tmp_path / "data", []
+    checkpoint = data / "replication-offset-checkpoint"
+    copy_metadata = backup._Copy._copy_metadata
+    with BrokerProcess(data) as broker, Client(broker.address) as client:
+        client.create_topic("t", 1)
+        written(broker, "t", [b"old"] * 5)
+        wait_until(checkpoint.exists, deadline_s=30)
+        wait_until(lambda: "t 0 5" in checkpoint.read_text(), deadline_s=30)
+
+        def delayed(copy: backup._Copy) -> set[log_types.TopicPartition]:
+            attempts.append(copy)
+            if len(attempts) == 1:
+                client.delete_topic("t")
+                client.create_topic("t", 1)
+                for _ in range(8):
+                    written(broker, "t", [b"new"])  # each a batch
+            return copy_metadata(copy)
+
+        monkeypatch.setattr(backup._Copy, "_copy_metadata", delayed)
+        asyncio.run(backup.back_up(data, tmp_path / "backup"))
+    assert len(attempts) == 2
 
 
 def test_a_damaged_batch_is_neither_backed_up_nor_restored(tmp_path: Path) -> None:

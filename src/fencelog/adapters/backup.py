@@ -17,7 +17,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,12 +115,15 @@ class _Copy:
         self._is_running = is_running
         self._copied = Copied(segments_copied=done.segments_copied, bytes_copied=done.bytes_copied)
         self._limits: Offsets = {}
+        self._topics: dict[TopicPartition, bytes] = {}
 
     async def run(self) -> Copied:
         disk = FileDisk(self._source)
         try:
             if self._is_running:
-                # First: what follows is of a later instant.
+                # First: what follows is of a later instant. The checkpoint loses a topic's offsets
+                # before its name is free, so what it has is of these topics.
+                self._topics = _topics(self._source)
                 self._limits = read_offsets(self._source, layout.HIGH_WATERMARK_CHECKPOINT)
                 if not self._limits:
                     raise ChangedError("the broker has stored no checkpoint yet")
@@ -225,6 +228,9 @@ class _Copy:
         self, name: TopicPartition, end: Offset, limit: Offset, *, newest: Offset
     ) -> None:
         """Raise ChangedError unless the copy has all that the partition had below the limit."""
+        topic = (self._source / str(name) / layout.PARTITION_METADATA).read_bytes()
+        if name in self._limits and topic != self._topics.get(name):
+            raise ChangedError(f"{name} was deleted and created again")
         if end < limit:  # after a power cut in ``os`` mode, until the next checkpoint
             raise ChangedError(f"{name} ends at offset {end}, its checkpoint has {limit}")
         is_compacted = name in read_offsets(self._source, layout.CLEANER_CHECKPOINT)
@@ -307,6 +313,17 @@ def _check_directory(directory: Path) -> None:
     for name in (layout.META_PROPERTIES, METADATA_FILE):
         if not (directory / name).exists():
             raise StorageError(f"{directory} has no {name}: it is no data directory of fencelog")
+
+
+def _topics(directory: Path) -> dict[TopicPartition, bytes]:
+    """Return of which topic each partition in a data directory is."""
+    found = {}
+    for name in map(layout.parse_directory_name, os.listdir(directory)):
+        if name is not None:
+            with suppress(FileNotFoundError):
+                path = directory / str(name) / layout.PARTITION_METADATA
+                found[name] = path.read_bytes()
+    return found
 
 
 def _make_empty(directory: Path) -> None:
