@@ -5,7 +5,7 @@ sent.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -140,6 +140,9 @@ class Encoder:
             if name in names and not _is_bytes(schema.field(name).type):
                 kind = schema.field(name).type
                 raise ValueError(f"column {name} is {kind}; cast it to binary or string")
+        for name, (is_right, right) in _TYPES.items():
+            if name in names and not is_right(kind := schema.field(name).type):
+                raise ValueError(f"column {name} is {kind}; cast it to {right}")
 
     def topics(self, batches: Sequence[pa.RecordBatch]) -> list[str]:
         """Return the topics that these rows go to. Raises ValueError if one is null."""
@@ -323,6 +326,26 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
+def _is_headers(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) and pa.types.is_struct(kind.value_type))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_null(kind))
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or _is_number(kind))
+
+
+_TYPES: Mapping[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    "partition": (_is_number, "int32"),
+    "headers": (_is_headers, "list<struct<key, value>>"),
+    "timestamp": (_is_time, "timestamp, or to int64 with milliseconds"),
+}
+"""The types of the other columns, and what an error says of them."""
+
+
 def _valid(column: pa.Array) -> Bytes:
     if not column.null_count:
         return _NO_BYTES
@@ -348,8 +371,6 @@ def _binary(column: pa.Array) -> _Binary:
 
 def _headers(column: pa.Array) -> _Headers:
     """Split list<struct<key, value>> into columns; a null list counts as empty."""
-    if not pa.types.is_list(column.type) or not pa.types.is_struct(column.type.value_type):
-        raise ValueError(f"column headers is {column.type}; cast it to list<struct<key, value>>")
     # A concatenation has no offset, and a filled null is a list of its own that is empty.
     column = pc.fill_null(column, pa.scalar([], column.type)) if column.null_count else column
     column = pa.concat_arrays([column.slice(0, 0), column])

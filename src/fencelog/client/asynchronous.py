@@ -26,7 +26,7 @@ from fencelog.client.model import (
 )
 from fencelog.client.ownership import Ownership
 from fencelog.client.reader import FETCH_BYTES_MAX, FetchOptions, PartitionReader, records_of
-from fencelog.client.records_buffer import BATCH_BYTES, RecordsBuffer
+from fencelog.client.records_buffer import BATCH_BYTES, RecordsBuffer, checked_partition
 from fencelog.client.sender import Sender, open_sender, owner_options, producer_options
 from fencelog.client.streams.admin import StreamAdmin
 from fencelog.client.streams.model import StreamDescription
@@ -65,11 +65,13 @@ class Producer:
         """Add one record; it is sent when a batch is full, at ``flush`` and at ``commit``.
 
         Waits while too much is unacknowledged; a send that is cancelled has not added its record.
-        Raises ValueError if the topic has no such partition, ExplicitPartitionError if it is a
+        Raises TypeError or ValueError for what is no record (``timestamp_ms`` is 0 or more, or -1
+        for none) and if the topic has no such partition, ExplicitPartitionError if it is a
         stream, where a record's key chooses its segment, the RequestError of an earlier batch, and
         FencelogError where nothing can be written: after ``close``, outside a transaction, while it
         is being ended, and after a commit whose outcome is unknown.
         """
+        partition = checked_partition(partition)
         highest = -1 if partition is None else partition
         places = self._cluster.known_places(topic, highest)
         if places is None:

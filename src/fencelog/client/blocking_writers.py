@@ -13,7 +13,7 @@ from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import Cluster
 from fencelog.client.loop_thread import LoopThread
 from fencelog.client.model import Delivery
-from fencelog.client.records_buffer import RecordsBuffer
+from fencelog.client.records_buffer import RecordsBuffer, checked_partition
 from fencelog.client.retry import again
 from fencelog.client.sender import Sender
 from fencelog.errors import FencelogError, RequestError
@@ -173,12 +173,14 @@ class Producer(_Writer):
     ) -> None:
         """Add one record; it is sent when a batch is full, at ``flush`` and at ``commit``.
 
-        Raises ValueError if the topic has no such partition, ExplicitPartitionError if it is a
+        Raises TypeError or ValueError for what is no record (``timestamp_ms`` is 0 or more, or -1
+        for none) and if the topic has no such partition, ExplicitPartitionError if it is a
         stream, where a record's key chooses its segment, the RequestError of an earlier batch, and
         FencelogError where nothing can be written: after ``close``, outside a transaction, and
         after a commit whose outcome is unknown.
         """
         self._check()
+        partition = checked_partition(partition)
         highest = -1 if partition is None else partition
         places = self._cluster.known_places(topic, highest)
         if places is None:

@@ -1,6 +1,8 @@
 """Collects Python records into batches: for the CLI and scripts, not for high volume."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from operator import index
 from typing import NamedTuple
 
 from fencelog.client.batches import EncodedBatch
@@ -15,6 +17,12 @@ from fencelog.wire.records import Headers, RecordToWrite, build_batch
 BATCH_BYTES = 1_000_000
 MASK = 0xFFFFFFFF
 RECORD_OVERHEAD = 24
+TIMESTAMP_MS_MIN = -1
+"""Kafka's "no timestamp"; it refuses every other negative one."""
+TIMESTAMP_MS_MAX = (1 << 63) - 1
+SHOWN_MAX = 60
+"""Characters of a wrong value that an error shows."""
+PAIR = 2
 
 
 def murmur2(key: bytes) -> int:
@@ -40,6 +48,62 @@ def key_hash(key: bytes) -> int:
 def partition_of(key: bytes, count: int) -> int:
     """Return the partition that Kafka's default partitioner chooses for a key."""
     return key_hash(key) % count
+
+
+def checked_partition(partition: int | None) -> int | None:
+    """Return a record's partition as an int. Raises TypeError."""
+    if partition is None or type(partition) is int:
+        return partition
+    return _whole_number("partition", partition, "a partition's number, or None")
+
+
+def _checked_bytes(name: str, value: object) -> bytes:
+    """Return a copy, as the caller may change what is not immutable. Raises TypeError."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError(f"{name} is {_shown(value)}: expected bytes or None")
+
+
+def _checked_timestamp(timestamp_ms: object) -> int:
+    """Return a record's timestamp. Raises TypeError or ValueError."""
+    expected = f"milliseconds since 1970, 0 to {TIMESTAMP_MS_MAX}, or -1 for no timestamp"
+    number = _whole_number("timestamp_ms", timestamp_ms, expected)
+    if not TIMESTAMP_MS_MIN <= number <= TIMESTAMP_MS_MAX:
+        raise ValueError(f"timestamp_ms is {_shown(timestamp_ms)}: expected {expected}")
+    return number
+
+
+def _whole_number(name: str, value: object, expected: str) -> int:
+    """Return an int, also of a type that stands for one, as numpy's do. Raises TypeError."""
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} is {_shown(value)}: expected {expected}") from None
+
+
+def _checked_headers(headers: object) -> Headers:
+    """Return a record's headers. Raises TypeError or ValueError."""
+    expected = "expected a tuple of pairs (str, bytes or None)"
+    if not isinstance(headers, Sequence) or isinstance(headers, str | bytes):
+        raise TypeError(f"headers is {_shown(headers)}: {expected}")
+    checked: list[tuple[str, bytes | None]] = []
+    for each in headers:
+        if not isinstance(each, tuple | list) or len(each) != PAIR or not isinstance(each[0], str):
+            raise TypeError(f"headers has {_shown(each)}: {expected}")
+        name, value = each
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"headers has the name {name!r}, which UTF-8 cannot encode") from None
+        found = None if value is None else _checked_bytes(f"the value of header {name!r}", value)
+        checked.append((name, found))
+    return tuple(checked)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    short = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+    return f"{short} ({type(value).__name__})"
 
 
 class _OfSegment(NamedTuple):
@@ -79,10 +143,21 @@ class RecordsBuffer:
         """Add a record.
 
         Raises ValueError if the topic has no such partition, ExplicitPartitionError if it is a
-        stream.
+        stream, TypeError or ValueError if it cannot be encoded; then nothing is added.
         """
+        # Here and not where a batch is encoded: its other records would be lost with this one.
+        if value is not None and type(value) is not bytes:
+            value = _checked_bytes("value", value)
+        if key is not None and type(key) is not bytes:
+            key = _checked_bytes("key", key)
+        if type(headers) is not tuple or headers:
+            headers = _checked_headers(headers)
         if timestamp_ms is None:
             timestamp_ms = int(datetime.now(UTC).timestamp() * 1000)
+        elif type(timestamp_ms) is not int or not (
+            TIMESTAMP_MS_MIN <= timestamp_ms <= TIMESTAMP_MS_MAX
+        ):
+            timestamp_ms = _checked_timestamp(timestamp_ms)
         record = RecordToWrite(key, value, timestamp_ms, headers)
         if not isinstance(places, int):
             self._add_to_stream(topic, places, key, record, partition)

@@ -214,6 +214,12 @@ def test_an_empty_batch_makes_nothing() -> None:
         ({"key": pa.binary()}, "value"),
         ({"value": pa.int64()}, "column value is int64"),
         ({"value": pa.binary(), "colour": pa.binary()}, "colour"),
+        (
+            {"value": pa.binary(), "partition": pa.float64()},
+            "partition is double; cast it to int32",
+        ),
+        ({"value": pa.binary(), "timestamp": pa.string()}, "timestamp is string; cast it to"),
+        ({"value": pa.binary(), "headers": pa.string()}, "headers is string; cast it to list"),
     ],
 )
 def test_columns_that_cannot_be_written_are_named(types: dict, complaint: str) -> None:

@@ -16,6 +16,7 @@ from fencelog.errors import FencelogError
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.batch import read_header
 from fencelog.wire.hot import write_produce_response
+from fencelog.wire.messages.end_txn import EndTxnResponse
 from fencelog.wire.messages.init_producer_id import InitProducerIdResponse
 from tests.support.waiting import wait_until
 from tests.unit.client.batches_of import table
@@ -119,6 +120,21 @@ def test_a_writer_whose_rows_were_dropped_says_so() -> None:
                 call()
         writer.close()
         assert counts(broker) == []
+
+
+def test_a_record_that_cannot_be_written_leaves_the_others_in_the_transaction() -> None:  # E10
+    with FakeBroker() as broker, Client(broker.address) as client:
+        broker.next(ApiKey.INIT_PRODUCER_ID, PRODUCER)
+        broker.next(ApiKey.END_TXN, EndTxnResponse(producer_id=5, producer_epoch=2))
+        with client.producer(transactional_id="x") as writer:
+            writer.begin()
+            writer.send("t", b"first")
+            for wrong in ({"value": "v"}, {"value": b"v", "partition": "0"}):
+                with pytest.raises(TypeError, match="expected"):
+                    writer.send("t", **wrong)  # type: ignore[arg-type]
+            writer.send("t", b"second")
+            writer.commit()
+        assert counts(broker) == [2]
 
 
 CALLS: dict[str, Callable[[Producer], object]] = {
