@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from fencelog.client import kernel, kernel_encode
 from fencelog.client.batches import EncodedBatch, with_room
 from fencelog.client.model import Compression
+from fencelog.client.records_buffer import TIMESTAMP_MS_MIN
 from fencelog.client.streams.known import ExplicitPartitionError, Places
 from fencelog.client.streams.ranges import NO_KEYS, Ranges
 from fencelog.types import TopicPartition
@@ -385,7 +386,7 @@ def _headers(column: pa.Array) -> _Headers:
 
 
 def _times(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return milliseconds; a null timestamp is now."""
+    """Return milliseconds; a null timestamp is now. Raises ValueError for what Kafka has not."""
     now = datetime.now(UTC)
     if pa.types.is_timestamp(column.type):
         column = column.fill_null(pa.scalar(now, column.type)) if column.null_count else column
@@ -393,4 +394,9 @@ def _times(column: pa.Array) -> npt.NDArray[np.int64]:
         column = column.cast(pa.int64())
     else:
         column = column.cast(pa.int64()).fill_null(int(now.timestamp() * 1000))
-    return np.ascontiguousarray(column.to_numpy(), np.int64)
+    times = np.ascontiguousarray(column.to_numpy(), np.int64)
+    if times.size and (earliest := int(times.min())) < TIMESTAMP_MS_MIN:
+        raise ValueError(
+            f"column timestamp has {earliest} ms: expected 1970 or later, or -1 ms for no timestamp"
+        )
+    return times

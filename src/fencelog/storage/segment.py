@@ -22,7 +22,7 @@ from fencelog.wire.batch import (
     check_crc,
     read_header,
 )
-from fencelog.wire.filtering import plain_records
+from fencelog.wire.filtering import plain_records, timestamp_of
 from fencelog.wire.filtering import walk as records_of
 
 _CHUNK_BYTES = 4 << 20
@@ -334,7 +334,7 @@ async def _find_in_batch(
         return by_header
     for number, record in enumerate(records_of(header, plain), 1):
         offset = Offset(header.base_offset + record.offset_delta)
-        found = header.max_timestamp if stamped else header.base_timestamp + record.timestamp_delta
+        found = header.max_timestamp if stamped else timestamp_of(header, record)
         if found >= timestamp and offset >= plan.offset:
             return offset, TimestampMs(found)
         if number % _RECORDS_PER_SLICE == 0:

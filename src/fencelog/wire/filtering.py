@@ -19,11 +19,12 @@ from fencelog.wire.batch import (
     seal,
 )
 from fencelog.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
-from fencelog.wire.primitives import write_varint
+from fencelog.wire.primitives import as_int64, write_varint, write_varlong
 
 _MORE = 0x80
 """The bit of a varint's byte that is set if another byte follows."""
 _SHIFT_MAX = 63
+_BITS = (1 << 64) - 1
 DELETE_HORIZON = 0x40
 """The attribute that is set if the base timestamp is a delete horizon."""
 
@@ -41,6 +42,11 @@ class ScannedRecord(NamedTuple):
     offset_delta: int
     key: bytes | None
     has_value: bool
+
+
+def timestamp_of(header: BatchHeader, record: ScannedRecord) -> TimestampMs:
+    """Return a record's create time."""
+    return TimestampMs(as_int64(header.base_timestamp + record.timestamp_delta))
 
 
 def delete_horizon(header: BatchHeader) -> TimestampMs | None:
@@ -118,14 +124,14 @@ def _scan_one(data: bytes, start: int) -> ScannedRecord:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a varint of any length, still in zigzag, and where it ends."""
+    """Return a varint of at most 64 bits, still in zigzag, and where it ends."""
     value = shift = 0
     while True:
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < _MORE:
-            return value, position
+            return value & _BITS, position
         shift += 7
         if shift > _SHIFT_MAX:
             raise WireError(f"varint at byte {position} does not end")
@@ -163,7 +169,7 @@ def with_records(
     for record in records:
         if shift:
             body = bytearray(view[record.body : record.body + 1])
-            write_varint(body, record.timestamp_delta + shift)
+            write_varlong(body, record.timestamp_delta + shift)
             body += view[record.rest : record.end]
             write_varint(out, len(body))
             out += body
@@ -171,8 +177,7 @@ def with_records(
             out += view[record.start : record.end]
     max_timestamp = header.max_timestamp
     if not attributes & LOG_APPEND_TIME:
-        newest = max(record.timestamp_delta for record in records)
-        max_timestamp = TimestampMs(header.base_timestamp + newest)
+        max_timestamp = max(timestamp_of(header, record) for record in records)
     return seal(
         header._replace(
             attributes=attributes,

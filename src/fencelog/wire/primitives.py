@@ -32,6 +32,10 @@ pack_int8 = _INT8.pack
 pack_int16 = _INT16.pack
 pack_int32 = _INT32.pack
 pack_int64 = _INT64.pack
+_INT64_SIGN = 1 << 63
+_UINT64_MAX = (1 << 64) - 1
+VARINT_BYTES_MAX = 5
+VARLONG_BYTES_MAX = 10
 pack_float64 = _FLOAT64.pack
 
 
@@ -111,16 +115,16 @@ class Reader:
 
     def uvarint(self) -> int:
         """Return an unsigned varint of at most 32 bits."""
-        return self._base128(5)
+        return self._base128(VARINT_BYTES_MAX)
 
     def varint(self) -> int:
         """Return a zigzag varint of at most 32 bits, as records use for lengths."""
-        value = self._base128(5)
+        value = self._base128(VARINT_BYTES_MAX)
         return (value >> 1) ^ -(value & 1)
 
     def varlong(self) -> int:
-        """Return a zigzag varint of at most 64 bits."""
-        value = self._base128(10)
+        """Return a zigzag varint of at most ten bytes; its lowest 64 bits count, as in Kafka."""
+        value = self._base128(VARLONG_BYTES_MAX) & _UINT64_MAX
         return (value >> 1) ^ -(value & 1)
 
     def _base128(self, bytes_max: int) -> int:
@@ -137,7 +141,7 @@ class Reader:
             position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
-                if value >> (32 if bytes_max == 5 else 64):
+                if bytes_max == VARINT_BYTES_MAX and value >> 32:
                     break
                 self.position = position
                 return value
@@ -161,7 +165,7 @@ class Reader:
             self.position = position + 1
             length = byte - 1
         else:
-            length = self._base128(5) - 1
+            length = self._base128(VARINT_BYTES_MAX) - 1
         if length < -1 or length > self.end - self.position:
             raise WireError(
                 f"length {length} at byte {self.position}, {self.remaining} bytes remain"
@@ -284,6 +288,16 @@ def write_uvarint(out: bytearray, value: int) -> None:
 def write_varint(out: bytearray, value: int) -> None:
     """Append a zigzag varint (32 or 64 bits alike)."""
     write_uvarint(out, (value << 1) ^ (value >> 63))
+
+
+def write_varlong(out: bytearray, value: int) -> None:
+    """Append a zigzag varint of a number that may leave 64 bits; it wraps around, as in Kafka."""
+    write_varint(out, as_int64(value))
+
+
+def as_int64(value: int) -> int:
+    """Return the signed number that has the lowest 64 bits of this one."""
+    return ((value + _INT64_SIGN) & _UINT64_MAX) - _INT64_SIGN
 
 
 def write_string(out: bytearray, value: str | None, flexible: bool) -> None:

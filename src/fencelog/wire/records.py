@@ -5,6 +5,8 @@ compiled kernel).
 
 A record (KIP-98) is a varint length, then: attributes 1, timestamp delta varlong, offset delta
 varint, key and value each after a varint length (-1 is null), headers after a varint count.
+The sum of base timestamp and delta wraps around at 64 bits, as Java's does: two timestamps may be
+further apart than a delta can say, and a batch with such a delta may be in any log.
 """
 
 from collections.abc import Sequence
@@ -34,12 +36,14 @@ from fencelog.wire.batch import (
     seal,
 )
 from fencelog.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
-from fencelog.wire.primitives import Reader, write_varint
+from fencelog.wire.primitives import Reader, as_int64, write_varint, write_varlong
 
 LOW_BITS = 0x7F
 """The value bits of a varint's byte; a byte above this is not the last one."""
 OFFSET_MAX = 0x3FFF
 """The largest value of a varint of two bytes."""
+BASE_TIMESTAMP_MAX = (1 << 63) - 1 - LOW_BITS
+"""Up to this no timestamp delta of one byte leaves 64 bits."""
 NULL = 1
 """The varint of -1."""
 RECORD_BYTES_MIN = 7
@@ -106,7 +110,7 @@ def _write_record(
     out: bytearray, record: RecordToWrite, offset_delta: int, base_timestamp: int
 ) -> None:
     body = bytearray(1)
-    write_varint(body, record.timestamp_ms - base_timestamp)
+    write_varlong(body, record.timestamp_ms - base_timestamp)
     write_varint(body, offset_delta)
     _write_nullable(body, record.key)
     _write_nullable(body, record.value)
@@ -142,8 +146,12 @@ def read_records(
     if not 0 <= header.record_count <= reader.remaining // RECORD_BYTES_MIN:
         raise WireError(f"{header.record_count} records do not fit in {reader.remaining} bytes")
     records: list[Record] = []
+    is_short = (
+        header.timestamp_type is not TimestampType.LOG_APPEND_TIME
+        and header.base_timestamp <= BASE_TIMESTAMP_MAX
+    )
     while len(records) < header.record_count:
-        if header.timestamp_type is not TimestampType.LOG_APPEND_TIME:
+        if is_short:
             _read_short_records(reader, header, records)
         if len(records) < header.record_count:
             records.append(_read_record(reader, header))
@@ -204,7 +212,7 @@ def _read_record(reader: Reader, header: BatchHeader) -> Record:
     if size < 0 or end > reader.end:
         raise WireError(f"record of {size} bytes, {reader.remaining} remain")
     reader.int8()  # attributes, none of which is in use
-    timestamp = header.base_timestamp + reader.varlong()
+    timestamp = as_int64(header.base_timestamp + reader.varlong())
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         timestamp = header.max_timestamp
     offset = header.base_offset + reader.varint()

@@ -263,3 +263,13 @@ def test_kafkas_hash_is_the_same_compiled_and_in_python(key: bytes) -> None:
 )
 def test_kafkas_hash_of_the_keys_in_kafkas_own_tests(key: bytes, hashed: int) -> None:
     assert partition_of(key, 1 << 31) == hashed & 0x7FFFFFFF
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"), [(pa.int64(), -1 << 63), (pa.int64(), -2), (pa.timestamp("us"), -2_000)]
+)
+def test_a_timestamp_before_1970_is_refused(kind: pa.DataType, wrong: int) -> None:
+    times = [{"value": b"v", "timestamp": each} for each in (0, wrong)]
+    batch = table(times, value=pa.binary(), timestamp=kind)
+    with pytest.raises(ValueError, match=r"column timestamp has -.* ms: expected 1970 or later"):
+        encoded(batch)

@@ -14,7 +14,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from fencelog.client.arrow import HEADERS_TYPE
 from fencelog.client.arrow_encode import Encoder
 from fencelog.wire.batch import read_header
-from fencelog.wire.filtering import scan, with_records
+from fencelog.wire.filtering import scan, timestamp_of, with_records
 from fencelog.wire.primitives import Reader, write_varint
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from tests.unit.client.batches_of import decoded, log_of, table
@@ -113,6 +113,37 @@ def as_arrow_writes(records: Sequence[RecordToWrite]) -> bytes:
     made = [batch for batches in encoder.encode([columns], {"t": 1}) for batch in batches]
     assert len(made) == 1, "all rows fit in one batch"
     return log_of(made)
+
+
+FAR_APART = [
+    [BASE_MS, -1 << 63],  # numpy's NaT
+    [-1, (1 << 63) - 1],
+    [-1 << 63, (1 << 63) - 1, 0],
+    [(1 << 63) - 1, (1 << 63) - 1],
+]
+
+
+@pytest.mark.parametrize("times_ms", FAR_APART)
+@pytest.mark.parametrize("by", [0, 1])
+def test_timestamps_that_are_far_apart_wrap_around_as_in_kafka(
+    times_ms: list[int], by: int
+) -> None:
+    """A delta may leave 64 bits, and its sum with the base timestamp too."""
+    records = [a(b"%d" % row, at_ms) for row, at_ms in enumerate(times_ms)]
+    batch = build_batch(records)
+    assert as_we_read(batch) == records
+    assert [row["value"] for row in decoded(bytes(batch))] == [each.value for each in records]
+    header = read_header(batch)
+    plain, scanned = scan(header, batch)
+    assert [timestamp_of(header, each) for each in scanned] == times_ms
+    kept = with_records(header, plain, scanned[by:], BASE_MS)  # type: ignore[arg-type]
+    assert [each.timestamp for each in read_records(kept)] == times_ms[by:]
+    assert read_header(kept).max_timestamp == max(times_ms[by:])
+
+
+def test_a_short_delta_behind_the_last_timestamp_wraps_around_too() -> None:
+    batch = build_batch([a(b"", (1 << 63) - 2), a(b"", -1 << 63)])
+    assert [each.timestamp_ms for each in as_we_read(batch)] == [(1 << 63) - 2, -1 << 63]
 
 
 @EACH_CASE

@@ -52,9 +52,16 @@ def test_a_varint_that_ends_early_or_does_not_fit_is_a_wire_error(data: str) -> 
         Reader(bytes.fromhex(data)).uvarint()
 
 
-def test_a_varlong_of_more_than_64_bits_is_a_wire_error() -> None:
+def test_of_a_varlong_the_lowest_64_bits_count() -> None:
+    assert Reader(b"\xff" * 9 + b"\x03").varlong() == Reader(b"\xff" * 9 + b"\x01").varlong()
     with pytest.raises(WireError):
-        Reader(b"\xff" * 9 + b"\x02").varlong()
+        Reader(b"\xff" * 10 + b"\x01").varlong()
+
+
+@pytest.mark.parametrize("value", [0, -1, (1 << 63) - 1, -1 << 63])
+@pytest.mark.parametrize("turns", [-1, 0, 1])
+def test_a_number_wraps_around_at_64_bits(value: int, turns: int) -> None:
+    assert primitives.as_int64(value + (turns << 64)) == value
 
 
 @settings(deadline=None)
