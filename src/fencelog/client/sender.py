@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from fencelog.client.batches import EncodedBatch
 from fencelog.client.cluster import TRANSACTION, Cluster
@@ -71,7 +72,14 @@ def producer_options(
     idempotent: bool,
     isolation: ProduceIsolation,
 ) -> ProducerOptions:
-    """The options of a client's producer: ``read_uncommitted`` is acks=1, never idempotent (F5)."""
+    """The options of a client's producer: ``read_uncommitted`` is acks=1, never idempotent (F5).
+
+    Raises ValueError for any other isolation.
+    """
+    if isolation not in get_args(ProduceIsolation):
+        # Also for the names that readers use: whoever asks for more must not get acks=1.
+        names = " or ".join(get_args(ProduceIsolation))
+        raise ValueError(f"isolation is {isolation!r}: expected {names} for a producer")
     is_committed = isolation == "read_committed"
     return ProducerOptions(
         idempotent=idempotent and is_committed,

@@ -254,3 +254,12 @@ def test_a_partition_that_the_topic_does_not_have_is_refused_before_it_is_sent()
         with pytest.raises(ValueError, match="has no partition 7, only 0 to"):
             producer.send("t", b"v", partition=7)
         producer.close()
+
+
+@pytest.mark.parametrize("isolation", ["transactional", "replicated", "READ_COMMITTED", None])
+def test_an_isolation_that_producers_do_not_have_is_refused(isolation: str | None) -> None:  # F5
+    """Readers have other names for theirs."""
+    with FakeBroker() as broker, Client(broker.address) as client:
+        with pytest.raises(ValueError, match="expected read_committed or read_uncommitted"):
+            client.producer(isolation=isolation)  # type: ignore[arg-type]
+        assert broker.asked == []
