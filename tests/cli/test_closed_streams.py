@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -122,19 +123,23 @@ def test_an_error_that_nobody_reads_has_its_status(cli: Cli, unread: int) -> Non
     assert done.returncode == 3
 
 
+def run_program(program: str, stdout: int | IO[bytes]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
 @pytest.mark.parametrize("form", ["json", "table"])
 def test_rows_that_nobody_reads_are_no_error(unread: int, form: str) -> None:
     program = (
         "from fencelog.cli.output import Format, reported_errors, show_rows\n"
         f"with reported_errors(): show_rows([{{'a': 1}}], ('a',), Format('{form}'))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        stdout=unread,
-        stderr=subprocess.PIPE,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    done = run_program(program, unread)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -144,11 +149,5 @@ def test_a_full_disk_is_told_once() -> None:
         "with reported_errors(): show_json({})"
     )
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        done = run_program(program, full)
     assert (done.returncode, done.stderr) == (1, b"error: No space left on device\n")

@@ -44,6 +44,12 @@ NameArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic na
 NamesArgument = Annotated[
     list[str], typer.Argument(metavar="TOPIC…", help="One or more topic names.")
 ]
+PartitionsOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        "-p", "--partition", min=0, max=INT32_MAX, help="A partition; repeatable. Default: all."
+    ),
+]
 # Titles that fit on a terminal of 80 columns, with Kafka's abbreviations.
 PARTITION_TITLES = {
     "partition": "partition",
@@ -249,16 +255,7 @@ def delete_records(
             "-o", "--before", help="The first offset to keep: end, N, -N (from the end) or @TIME."
         ),
     ],
-    partitions: Annotated[
-        list[int] | None,
-        typer.Option(
-            "-p",
-            "--partition",
-            min=0,
-            max=INT32_MAX,
-            help="A partition; repeatable. Default: all.",
-        ),
-    ] = None,
+    partitions: PartitionsOption = None,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     properties: PropertyOption = None,
     form: FormatOption = None,
@@ -365,16 +362,7 @@ def produce(
 @app.command()
 def consume(
     names: NamesArgument,
-    partitions: Annotated[
-        list[int] | None,
-        typer.Option(
-            "-p",
-            "--partition",
-            min=0,
-            max=INT32_MAX,
-            help="A partition; repeatable. Default: all.",
-        ),
-    ] = None,
+    partitions: PartitionsOption = None,
     offset: Annotated[
         str,
         typer.Option(

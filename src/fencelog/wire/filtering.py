@@ -19,12 +19,11 @@ from fencelog.wire.batch import (
     seal,
 )
 from fencelog.wire.compression import DECOMPRESSED_BYTES_MAX, compress, decompress
-from fencelog.wire.primitives import as_int64, write_varint, write_varlong
+from fencelog.wire.primitives import UINT64_MAX, as_int64, write_varint, write_varlong
 
 _MORE = 0x80
 """The bit of a varint's byte that is set if another byte follows."""
 _SHIFT_MAX = 63
-_BITS = (1 << 64) - 1
 DELETE_HORIZON = 0x40
 """The attribute that is set if the base timestamp is a delete horizon."""
 
@@ -131,7 +130,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < _MORE:
-            return value & _BITS, position
+            return value & UINT64_MAX, position
         shift += 7
         if shift > _SHIFT_MAX:
             raise WireError(f"varint at byte {position} does not end")

@@ -33,7 +33,7 @@ pack_int16 = _INT16.pack
 pack_int32 = _INT32.pack
 pack_int64 = _INT64.pack
 _INT64_SIGN = 1 << 63
-_UINT64_MAX = (1 << 64) - 1
+UINT64_MAX = (1 << 64) - 1
 VARINT_BYTES_MAX = 5
 VARLONG_BYTES_MAX = 10
 pack_float64 = _FLOAT64.pack
@@ -124,7 +124,7 @@ class Reader:
 
     def varlong(self) -> int:
         """Return a zigzag varint of at most ten bytes; its lowest 64 bits count, as in Kafka."""
-        value = self._base128(VARLONG_BYTES_MAX) & _UINT64_MAX
+        value = self._base128(VARLONG_BYTES_MAX) & UINT64_MAX
         return (value >> 1) ^ -(value & 1)
 
     def _base128(self, bytes_max: int) -> int:
@@ -297,7 +297,7 @@ def write_varlong(out: bytearray, value: int) -> None:
 
 def as_int64(value: int) -> int:
     """Return the signed number that has the lowest 64 bits of this one."""
-    return ((value + _INT64_SIGN) & _UINT64_MAX) - _INT64_SIGN
+    return ((value + _INT64_SIGN) & UINT64_MAX) - _INT64_SIGN
 
 
 def write_string(out: bytearray, value: str | None, flexible: bool) -> None:
