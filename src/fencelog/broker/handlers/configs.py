@@ -317,6 +317,7 @@ def _check_steps(name: str, times: int, steps: list[Step]) -> None:
 async def _change_topic(
     broker: Broker, name: str, steps: list[Step], *, whole: bool, dry: bool
 ) -> None:
+    await broker.controller.refresh([name])
     topic = broker.catalog.get(name)
     if topic is None:
         raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")

@@ -126,6 +126,7 @@ async def _add(
         raise RequestError(
             ErrorCode.INVALID_REQUEST, f"topic {requested.name} is named more than once"
         )
+    await broker.controller.refresh([requested.name])
     topic = broker.catalog.get(requested.name)
     if topic is None:
         raise RequestError(

@@ -201,6 +201,16 @@ async def _delete(
     """Delete some topics together; one that is named twice is unknown the second time."""
     topics: dict[TopicId, Topic] = {}
     results = []
+    try:
+        await broker.controller.refresh(name for name, _ in requested if name is not None)
+    except RequestError as refused:
+        code, reason = refused.code, refused.text
+        return [
+            DeletableTopicResult(
+                name=name, topic_id=topic_id, error_code=code, error_message=reason
+            )
+            for name, topic_id in requested
+        ]
     for name, topic_id in requested:
         topic = (
             broker.catalog.by_id(TopicId(topic_id)) if name is None else broker.catalog.get(name)

@@ -101,6 +101,14 @@ class ClusterTopics:
         """Wait for changes in progress, and accept no more."""
         await self._changes.stop()
 
+    async def refresh(self, names: Iterable[str]) -> None:
+        """Wait until this broker knows these topics as they are stored now. Raises RequestError."""
+        await self._changes.run(lambda: self._refresh(names))
+
+    async def _refresh(self, names: Iterable[str]) -> None:
+        for key in (TOPIC_PREFIX + name for name in names):
+            await seen(self._state, self._store, key, self._state.versions.get(key, 0))
+
     # -- new topics ----------------------------------------------------------------------------
 
     def check_new_topic(self, new: NewTopic) -> None:
@@ -123,6 +131,8 @@ class ClusterTopics:
         return await self._changes.run(lambda: self._create(requested))
 
     async def _create(self, requested: Sequence[NewTopic]) -> list[Topic | RequestError]:
+        # A name that another broker has freed is not taken. One that it has taken is a conflict.
+        await self._refresh(each.name for each in requested if self._catalog.get(each.name))
         planned = self._plan(requested)
         refused = {name: each for name, each in planned.items() if isinstance(each, RequestError)}
         new = [each for each in planned.values() if isinstance(each, _Planned)]

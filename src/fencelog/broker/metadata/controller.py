@@ -5,7 +5,7 @@ crash interrupted. A change completes even if the client that requested it has d
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -127,6 +127,9 @@ class Controller:
         await self._changes.stop()
 
     # -- topics --------------------------------------------------------------------------------
+
+    async def refresh(self, names: Iterable[str]) -> None:
+        """Return: nobody else changes topics."""
 
     def check_new_topic(self, new: NewTopic) -> None:
         """Check that a topic may be created with its settings. Raises RequestError."""

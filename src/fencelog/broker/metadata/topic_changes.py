@@ -1,6 +1,6 @@
 """What handlers ask to change of topics and settings, alone or in a cluster."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from fencelog.broker.metadata.catalog import Topic
@@ -13,6 +13,13 @@ from fencelog.types import NodeId, TopicId
 
 class TopicChanges(Protocol):
     """Creates, deletes and configures topics; each method raises RequestError."""
+
+    async def refresh(self, names: Iterable[str]) -> None:
+        """Wait until this broker knows these topics as they are stored now.
+
+        What a client asks of a topic is decided from that: another broker may have created or
+        deleted it a moment ago.
+        """
 
     def check_new_topic(self, new: NewTopic) -> None:
         """Check that a topic may be created with its settings."""
