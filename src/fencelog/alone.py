@@ -63,6 +63,7 @@ class Alone:
         self.placement = None
         self.elections = None
         self.low_watermarks = None
+        self.lease = None
         self.catalog = Catalog(metadata)
         self.settings = Settings(config, metadata)
         self.controller = Controller(config, self.catalog, self.settings, logs, random)
@@ -74,7 +75,7 @@ class Alone:
         return local
 
     def dispatcher(self, broker: Broker, local: LocalLeaders) -> Dispatcher:
-        """Return one of the handlers of clients: there are no other brokers, and no lease."""
+        """Return one of the handlers of clients: there are no other brokers."""
         del local
         return Dispatcher(broker, handlers())
 

@@ -21,7 +21,7 @@ from fencelog.broker.coordinators.leaders import Leaders, LocalLeaders
 from fencelog.broker.coordinators.orphaned_transactions import OrphanedTransactions
 from fencelog.broker.coordinators.retired_epochs import RetiredEpochs
 from fencelog.broker.coordinators.segment_rates import RemoteRates
-from fencelog.broker.dispatch import Dispatcher, LeasedDispatcher
+from fencelog.broker.dispatch import Dispatcher
 from fencelog.broker.handlers.peers import broker_handlers
 from fencelog.broker.handlers.replicas import replica_handlers
 from fencelog.broker.handlers.table import handlers
@@ -162,6 +162,7 @@ class ClusterMember:
         self.led = LedPartitions()
         """The partitions that this broker leads."""
         self.low_watermarks = LowWatermarks(self.led)
+        self.lease = self
         self._serving = Serving(self.led, TimeSlices())
 
     def leaders(self, local: LocalLeaders) -> Leaders:
@@ -178,12 +179,12 @@ class ClusterMember:
         return NO_LEASE if self._registration is None else self._registration.deadline
 
     def dispatcher(self, broker: Broker, local: LocalLeaders) -> Dispatcher:
-        """Return one for clients and for other brokers, that begins nothing after the lease."""
+        """Return one for clients and for other brokers."""
         of_brokers = {
             **broker_handlers(self._incoming, local),
             **replica_handlers(self._incoming, self._serving, self.led),
         }
-        return LeasedDispatcher(broker, handlers(), of_brokers, self)
+        return Dispatcher(broker, handlers(), of_brokers)
 
     def find_led(self, topic_id: TopicId, index: int) -> Partition | None:
         """Return an open partition that this broker leads, by its topic's id."""

@@ -166,10 +166,6 @@ class WireError(FencelogError):
     """A peer sent bytes that are not a valid frame, message or record batch."""
 
 
-class NotServingError(FencelogError):
-    """A cluster's broker answers nothing: it has not joined yet, or its lease may have ended."""
-
-
 class LimitError(WireError):
     """A message or batch holds, or decompresses to, more than its reader's limit."""
 

@@ -42,6 +42,7 @@ from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.streams import Streams
 from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.connection import Connection
+from fencelog.broker.network.lease import Lease
 from fencelog.broker.network.server import Server
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.observer import Observer
@@ -102,6 +103,10 @@ class Membership(Protocol):
     @property
     def low_watermarks(self) -> LowWatermarks | None:
         """Where the logs of followers begin; None for a broker that is alone."""
+
+    @property
+    def lease(self) -> Lease | None:
+        """For how long requests are served; None for a broker that is alone."""
 
     @property
     def controller(self) -> TopicChanges:
@@ -189,6 +194,7 @@ class Node:
         membership.catalog.stream_changed = self._stream_changed
         self.server = new_server(config, membership.dispatcher(self.broker, local), ports.stopwatch)
         self.server.on_closed = self._connection_closed
+        self.server.lease = membership.lease
 
     def _new_broker(
         self,

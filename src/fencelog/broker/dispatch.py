@@ -1,15 +1,14 @@
 """Passes a frame to its handler: reads the header, checks the version, decodes and encodes."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from fencelog.broker.context import Broker
 from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.broker.network.replies import Reply
 from fencelog.broker.network.response_budget import SMALL_BYTES
-from fencelog.errors import NotServingError, WireError
-from fencelog.types import Buffer, Instant
+from fencelog.errors import WireError
+from fencelog.types import Buffer
 from fencelog.wire.api_versions import ApiKey, BrokerApiKey
 from fencelog.wire.headers import read_request_header, response_header, response_is_flexible
 from fencelog.wire.message import Message
@@ -113,42 +112,6 @@ class Dispatcher:
                 raise WireError(f"{name} request of {len(frame)} bytes; the limit is {bytes_max}")
         connection.client_id = header.client_id
         return handler(self._broker, Request(header, body, connection))
-
-
-class Lease(Protocol):
-    """The lease of this broker's registration in its cluster."""
-
-    @property
-    def deadline(self) -> Instant:
-        """When it may have ended."""
-        ...
-
-
-class LeasedDispatcher(Dispatcher):
-    """The dispatcher of a cluster's broker: it begins nothing once its lease may have ended.
-
-    Another broker may lead its partitions by then, and have newer data. The clock is compared with
-    each request, so the first one after a pause of the process is refused, too. Answers that wait
-    are withheld by closing the connections (``Server.abort_connections``).
-    """
-
-    def __init__(
-        self,
-        broker: Broker,
-        handlers: Mapping[ApiKey, RawHandler],
-        of_brokers: Mapping[BrokerApiKey, RawHandler],
-        lease: Lease,
-    ) -> None:
-        """``lease`` is of this broker's present life."""
-        super().__init__(broker, handlers, of_brokers)
-        self._lease = lease
-        self._now = asyncio.get_running_loop().time
-
-    def __call__(self, frame: bytearray, connection: Connection) -> Answer:
-        """Answer one frame. Raises NotServingError, without an answer, while there is no lease."""
-        if self._now() >= self._lease.deadline:
-            raise NotServingError("the broker has not joined its cluster, or its lease has ended")
-        return super().__call__(frame, connection)
 
 
 def _name(api_key: int) -> str:

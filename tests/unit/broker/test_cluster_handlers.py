@@ -1,15 +1,12 @@
 """What clients are told by a broker of a cluster: leaders, coordinators, and who leads instead."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from fencelog.broker.dispatch import LeasedDispatcher
 from fencelog.broker.handlers.cluster import coordinator_key
-from fencelog.broker.handlers.table import handlers
 from fencelog.broker.metadata.catalog import (
     GROUP_TOPIC,
     OWNERSHIP_TOPIC,
@@ -22,7 +19,7 @@ from fencelog.coordination.shard import partition_for
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.log.ownership import Owner
 from fencelog.node import Node
-from fencelog.types import Instant, LeaderEpoch, NodeId, Offset, TopicPartition
+from fencelog.types import LeaderEpoch, NodeId, Offset, TopicPartition
 from fencelog.wire import hot
 from fencelog.wire.messages.create_topics import (
     CreatableReplicaAssignment,
@@ -261,25 +258,6 @@ async def test_a_client_that_says_it_is_a_replica_gets_nothing(
         answer = await fetched(peer, version, replica_id=1)
         assert only(answer).error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         assert not only(answer).records
-
-
-class _Lease:
-    def __init__(self) -> None:
-        self.deadline = Instant(float("inf"))
-
-
-async def test_no_request_is_answered_once_the_lease_may_have_ended(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with one_of_two(tmp_path) as (node, _, peer):
-        lease = _Lease()
-        node.server._dispatch = LeasedDispatcher(node.broker, handlers(), {}, lease)
-        assert (await fetched(peer, 12)).error is ErrorCode.NONE
-        lease.deadline = Instant(0.0)
-        with pytest.raises(asyncio.IncompleteReadError):
-            await fetched(peer, 12)
-        # The client has done nothing wrong.
-        assert "bad request" not in caplog.text
 
 
 async def test_a_topic_is_created_with_the_replicas_that_are_asked_for(tmp_path: Path) -> None:

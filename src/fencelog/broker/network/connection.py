@@ -17,10 +17,11 @@ from typing import Protocol, TypeAlias, cast
 
 from fencelog.broker.network.fair_turns import RECEIVED_BYTES_MIN, FairTurns, Share
 from fencelog.broker.network.frames import Frames, Memory
+from fencelog.broker.network.lease import Lease
 from fencelog.broker.network.outgoing import Outgoing
 from fencelog.broker.network.replies import Pending, Reply
 from fencelog.broker.network.response_budget import ResponseBudget, held_bytes
-from fencelog.errors import NotServingError, WireError
+from fencelog.errors import WireError
 from fencelog.types import Instant
 from fencelog.wire.headers import RequestHeader
 
@@ -55,14 +56,13 @@ class Closable(Protocol):
 class Service(Memory, Protocol):
     """The server's interface to its connections."""
 
+    lease: Lease | None
+    """Requests are served until it may have ended; None where a broker is alone."""
     responses: ResponseBudget
     turns: FairTurns
 
     def handle(self, frame: bytearray, connection: "Connection") -> Answer:
-        """Answer one frame.
-
-        Raises WireError when the frame is malformed, NotServingError to close without an answer.
-        """
+        """Answer one frame. Raises WireError when it is malformed."""
         ...
 
     def opened(self, connection: "Connection") -> bool:
@@ -105,11 +105,15 @@ class Connection(asyncio.BufferedProtocol):
     Invariant: ``_slots`` holds a slot for each request begun and not yet answered; ``_waiting`` the
     frames received and not yet begun. Frames of both count against the server's budget. Nothing is
     left to write in ``_outgoing`` when the loop waits; its ``queued`` counts ready slots too.
+
+    In a cluster the clock is compared with the lease before each request and each write (F7): after
+    a pause of the process, what has waited may be ready before any timer has noticed the end.
     """
 
     def __init__(self, service: Service, loop: asyncio.AbstractEventLoop) -> None:
         """Serve one accepted socket."""
         self._service = service
+        self._lease = service.lease
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._slots: deque[_Slot] = deque()
@@ -312,6 +316,8 @@ class Connection(asyncio.BufferedProtocol):
             and not (self.responses.held and self._outgoing.is_full)
             and len(self._slots) < PIPELINE_MAX
         ):
+            if self._lease is not None and not self._holds(self._lease):
+                return
             frame = self._waiting.popleft()
             slot = _Slot(len(frame))
             self._slots.append(slot)
@@ -319,10 +325,6 @@ class Connection(asyncio.BufferedProtocol):
                 answer = self._service.handle(frame, self)
             except WireError as error:
                 self.fail(f"bad request: {error}")
-                return
-            except NotServingError as error:
-                self._log_closing(logging.INFO, str(error))
-                self.abort()
                 return
             except MemoryError:
                 self._out_of_memory()
@@ -397,7 +399,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send(self) -> None:
         """Write what is ready."""
-        if self._transport is not None and not self._closing:
+        if (
+            self._transport is not None
+            and not self._closing
+            and (self._lease is None or self._holds(self._lease))
+        ):
             try:
                 self._outgoing.write()
             except MemoryError:
@@ -425,6 +431,15 @@ class Connection(asyncio.BufferedProtocol):
         elif not full and self._paused:
             self._transport.resume_reading()
             self._paused = False
+
+    def _holds(self, lease: Lease) -> bool:
+        """Whether the broker may serve requests; closes the connection if not."""
+        if self._loop.time() < lease.deadline:
+            return True
+        reason = "the broker has not joined its cluster, or its lease has ended"
+        self._log_closing(logging.INFO, reason)
+        self.abort()
+        return False
 
     # -- ending --------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from socket import SO_SNDBUF, SOL_SOCKET  # noqa: TID251 - only numbers
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.network.connection import Answer, Connection
 from fencelog.broker.network.fair_turns import FairTurns
+from fencelog.broker.network.lease import Lease
 from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.network.response_budget import ResponseBudget
 from fencelog.ports import Stopwatch
@@ -68,6 +69,8 @@ class Server:
         self.turns = FairTurns(stopwatch)
         self._limited_log = LimitedLog(log)
         self.on_closed: Callable[[Connection], None] = lambda connection: None
+        self.lease: Lease | None = None
+        """Set before ``start``, by a broker of a cluster."""
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns the bound address, with the real port if port 0 was configured.
