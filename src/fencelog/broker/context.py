@@ -1,5 +1,6 @@
 """The broker's parts as handlers use them, composed by the node."""
 
+import logging
 from dataclasses import dataclass, field
 
 from fencelog.broker.config import BrokerConfig
@@ -20,6 +21,7 @@ from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.metadata.streams import Streams
 from fencelog.broker.metadata.topic_changes import TopicChanges
 from fencelog.broker.network.deadlines import Deadlines
+from fencelog.broker.network.limited_log import LimitedLog
 from fencelog.broker.network.stale_connections import StaleConnections
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.observer import Observer
@@ -30,6 +32,8 @@ from fencelog.coordination.ownership.shard import OwnershipShard
 from fencelog.coordination.transaction.shard import TransactionShard
 from fencelog.coordination.versioned.shard import VersionedShard
 from fencelog.ports import WallClock
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +64,8 @@ class Broker:
     deadlines: Deadlines = field(default_factory=Deadlines)
     stale_connections: StaleConnections = field(default_factory=StaleConnections)
     decompression: Decompression = field(default_factory=Decompression)
+    limited_log: LimitedLog = field(default_factory=lambda: LimitedLog(log))
+    """For what clients can cause at will."""
     observer: Observer | None = None
     placement: Placement | None = None
     """The other brokers, and who leads what; None for a single broker."""

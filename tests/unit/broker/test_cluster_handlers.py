@@ -260,6 +260,27 @@ async def test_a_client_that_says_it_is_a_replica_gets_nothing(
         assert not only(answer).records
 
 
+async def test_a_topic_that_cannot_be_created_for_a_client_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with one_of_two(tmp_path) as (node, _, peer):
+
+        async def create(name: str, *_: object) -> None:
+            raise RequestError(
+                ErrorCode.INVALID_REPLICATION_FACTOR, f"topic {name}: 3 replicas, 2 brokers"
+            )
+
+        node.broker.controller.create_topic = create  # type: ignore[method-assign, assignment]
+        for name in ("a", "b"):
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=name)])
+            (topic,) = (await peer.ask(request, 12, MetadataResponse)).topics
+            assert topic.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        told = [each.message for each in caplog.records if "cannot be created" in each.message]
+        assert told == [
+            "a client asks for topic a, which cannot be created: topic a: 3 replicas, 2 brokers"
+        ]
+
+
 async def test_a_topic_is_created_with_the_replicas_that_are_asked_for(tmp_path: Path) -> None:
     async with one_of_two(tmp_path) as (node, _, peer):
         asked: list[NewTopic] = []

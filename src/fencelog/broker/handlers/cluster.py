@@ -1,5 +1,6 @@
 """ApiVersions, Metadata, FindCoordinator, DescribeCluster."""
 
+import asyncio
 from contextlib import suppress
 
 from fencelog.broker.context import Broker
@@ -20,7 +21,7 @@ from fencelog.broker.network.connection import Answer, Connection, Request
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState, Registration
 from fencelog.coordination.shard import partition_for
 from fencelog.errors import ErrorCode, NotLeaderError, RequestError
-from fencelog.types import NO_TOPIC_ID, LeaderEpoch, TopicId
+from fencelog.types import NO_TOPIC_ID, Instant, LeaderEpoch, TopicId
 from fencelog.wire.api_versions import (
     FEATURES_EPOCH,
     FEATURES_FROM_ZERO,
@@ -186,6 +187,14 @@ async def _by_name(broker: Broker, name: str, *, creating: bool) -> MetadataResp
                 error = refused.code
                 # Two clients may create the same topic at once; both get it.
                 topic = broker.catalog.get(name)
+                if topic is None:
+                    broker.limited_log.warning(
+                        Instant(asyncio.get_running_loop().time()),
+                        "auto-creation",
+                        "a client asks for topic %s, which cannot be created: %s",
+                        name,
+                        refused.text,
+                    )
     if topic is None:
         return MetadataResponseTopic(error_code=error, name=name, topic_id=NO_TOPIC_ID)
     return _described(broker, topic)
