@@ -5,6 +5,7 @@ looks it up again and repeats the request.
 """
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from fencelog.errors import ErrorCode, WireError
 from fencelog.rpc.connection import Connection, connect
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import client_closed, failure
+from fencelog.settings.hosts import is_host
 from fencelog.types import TopicId, TopicPartition
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.hot import CurrentLeader, NodeEndpoint, Successor
@@ -81,7 +83,7 @@ def parse_address(text: str) -> tuple[str, int]:
     if not colon or (":" in host and not host.startswith("[")) or host.endswith(":"):
         host, port = text.strip(), str(DEFAULT_PORT)
     host = host.strip("[]")
-    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+    if not is_host(host) or not port.isdigit() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{text.strip()!r} is not an address; write HOST:PORT")
     return host, int(port)
 
@@ -157,15 +159,20 @@ class Cluster:
         """Send a request in the newest version that both sides support, and read the response.
 
         Raises RequestError: UNSUPPORTED_VERSION if there is no common version,
-        NETWORK_EXCEPTION if the connection is lost or the response malformed.
+        NETWORK_EXCEPTION if the connection is lost or the response malformed; ValueError for a
+        number that does not fit into its field.
         """
         low, high = connection.versions.get(request.API_KEY, (1, 0))
         version = min(high, request.MAX_VERSION, version_max)
         name = type(request).__name__
         if version < max(low, request.MIN_VERSION):
             raise failure(ErrorCode.UNSUPPORTED_VERSION, f"{name} to broker {connection.address}")
+        try:
+            asked = request.write(version)
+        except (struct.error, OverflowError) as error:
+            raise ValueError(f"{name}: a number is out of range: {error}") from error
         body = await connection.call(
-            request.API_KEY, version, [request.write(version)], self.request_deadline(deadline)
+            request.API_KEY, version, [asked], self.request_deadline(deadline)
         )
         try:
             return response.read(body, version)

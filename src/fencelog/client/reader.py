@@ -15,6 +15,7 @@ from fencelog.errors import ErrorCode, RequestError, WireError
 from fencelog.rpc.connection import Connection
 from fencelog.rpc.deadline import Deadline
 from fencelog.rpc.failures import failure
+from fencelog.settings.kinds import INT64_MAX
 from fencelog.types import TopicId, TopicPartition
 from fencelog.wire.api_versions import ApiKey
 from fencelog.wire.batch import HEADER_BYTES
@@ -117,7 +118,9 @@ class PartitionReader:
         end: int | None,
         options: FetchOptions,
     ) -> None:
-        """Nothing is sent before the first chunk is requested."""
+        """Nothing is sent before the first chunk is requested. Raises ValueError for no offset."""
+        if not 0 <= start <= INT64_MAX:
+            raise ValueError(f"{partition}: {start} is no offset; those are 0 to {INT64_MAX}")
         self._cluster = cluster
         self._partition = partition
         self._position = start

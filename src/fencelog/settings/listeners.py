@@ -4,6 +4,7 @@ import re
 from typing import NamedTuple
 
 from fencelog.settings.given import Given
+from fencelog.settings.hosts import is_host
 from fencelog.settings.joined import Joined
 
 PLAINTEXT = "PLAINTEXT"
@@ -52,7 +53,10 @@ def _listener(given: Given, text: str) -> Listener:
     host, colon, port = address.rpartition(":")
     if (scheme and not name) or not colon or not re.fullmatch(_PORT, port) or int(port) > 65535:
         raise given.refused("is not HOST:PORT or PLAINTEXT://HOST:PORT, for example 127.0.0.1:9092")
-    return Listener(name.upper() or PLAINTEXT, host.strip("[]") or ANY_HOST, int(port))
+    host = host.strip("[]") or ANY_HOST
+    if not is_host(host):
+        raise given.refused(f"{host!r} is not the name of a host")
+    return Listener(name.upper() or PLAINTEXT, host, int(port))
 
 
 def _check_protocol(given: Given, name: str, mapped: Given | None) -> None:

@@ -191,7 +191,7 @@ def test_addresses_are_host_and_port(text: str, address: tuple[str, int]) -> Non
     assert parse_address(text) == address
 
 
-@pytest.mark.parametrize("text", ["a:b", "a:0", "a:70000", ":9092", ","])
+@pytest.mark.parametrize("text", ["a:b", "a:0", "a:70000", ":9092", ",", "a..b:1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"address|required"):
         ClusterOptions(bootstrap_servers=text)

@@ -197,6 +197,21 @@ def test_a_groups_offsets_are_committed_listed_and_deleted(client: Client, topic
         client.delete_group(group)
 
 
+def test_a_number_that_does_not_fit_into_its_field_is_refused_here(
+    client: Client, topic: str
+) -> None:
+    client.create_topic(topic)
+    first = TopicPartition(topic, 0)
+    with pytest.raises(ValueError, match=r"CreateTopicsRequest: a number is out of range: .*2147"):
+        client.create_topic("other", 1 << 40)
+    with pytest.raises(ValueError, match=r"OffsetCommitRequest: a number is out of range"):
+        client.commit_offsets("g", {first: 1 << 70})
+    for offset in (-1, 1 << 63):
+        with pytest.raises(ValueError, match=rf"{topic}-0: {offset} is no offset"):
+            next(client.fetch(first, offset))
+    assert list(client.fetch(first, 0, 0)) == []
+
+
 def test_a_client_that_is_closed_opens_no_connection_any_more(local: LocalBroker) -> None:
     async def main() -> None:
         log = await fencelog.aio.connect(local.bootstrap)

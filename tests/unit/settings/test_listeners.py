@@ -33,6 +33,17 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         listener("", flag=text)
 
 
+@pytest.mark.parametrize("host", ["a..b", ".", "x" * 64, "ü..x"])
+def test_what_can_be_no_host_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not the name of a host"):
+        listener("", flag=f"{host}:9092")
+
+
+@pytest.mark.parametrize("host", ["x" * 63, "a.b.", "münchen", "::1"])
+def test_what_may_be_a_host_is_left_to_the_resolver(host: str) -> None:
+    assert listener("", flag=f"[{host}]:9092") == ("PLAINTEXT", host, 9092)
+
+
 def test_a_listener_may_have_a_name_of_its_own() -> None:
     text = "listeners=INTERNAL://h:1\nlistener.security.protocol.map=INTERNAL:PLAINTEXT,X:SSL"
     assert listener(text) == ("INTERNAL", "h", 1)
