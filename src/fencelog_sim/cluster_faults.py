@@ -51,7 +51,7 @@ HOW: dict[Kind, Sequence[str]] = {
     Kind.LINK: ("in", "out", "both"),
     Kind.ISOLATE: ("in", "out", "both"),
     Kind.NO_STORE: ("one", "one", "one", "all"),
-    Kind.LOST_ANSWER: ("stored", "not-stored", "late"),
+    Kind.LOST_ANSWER: ("stored", "not-stored", "late", "overtaken"),
 }
 LASTING = frozenset({Kind.LINK, Kind.ISOLATE, Kind.NO_STORE, Kind.LATE_WATCH})
 POINTS: Sequence[tuple[str, int]] = (

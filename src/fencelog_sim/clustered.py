@@ -1,13 +1,14 @@
 """A broker of a simulated cluster: how it is made, and what the monitor asks it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from fencelog.broker.config import BrokerConfig
 from fencelog.broker.metadata.cluster_state import PartitionKey
 from fencelog.cluster_node import ClusterMember, cluster_membership
 from fencelog.coordination.controller.model import PARTITION_PREFIX, PartitionState
+from fencelog.log.producers import ProducerState
 from fencelog.node import Node, Ports
-from fencelog.types import TopicPartition
+from fencelog.types import ProducerId, TopicPartition
 from fencelog_sim.monitors.committed import ShownOffsets
 from fencelog_sim.world.host import BrokerHost
 from fencelog_sim.world.metadata import SimStore
@@ -59,6 +60,23 @@ def led_epoch(node: Node, name: TopicPartition) -> int | None:
     topic = member.catalog.get(name.topic)
     led = None if topic is None else member.led.get((topic.topic_id, name.partition))
     return None if led is None else led.progress.leader_epoch
+
+
+def other_producers(leader: Node, followers: Sequence[Node], name: TopicPartition) -> Iterator[str]:
+    """Yield which producers a replica knows otherwise than its leader does (E4)."""
+    leading = _producers(leader, name)
+    for follower in followers:
+        following = _producers(follower, name)
+        for each in sorted(leading.keys() | following.keys()):
+            here, there = leading.get(each), following.get(each)
+            if here != there:
+                number = follower.config.node_id
+                yield f"producer {each} is {there} on broker {number}, and leading {here}"
+
+
+def _producers(node: Node, name: TopicPartition) -> Mapping[ProducerId, ProducerState]:
+    replica = node.broker.logs.replica(name)
+    return {} if replica is None else replica.log._state.producers
 
 
 def shown_offsets(node: Node, name: TopicPartition) -> ShownOffsets | None:

@@ -74,7 +74,8 @@ class Kind(StrEnum):
     """What others change is told to the broker up to ``seconds`` late, for ``seconds``."""
     LOST_ANSWER = "lost-answer"
     """The answer to the broker's next write to the store is lost; the write is done (``how``:
-    stored), never done (not-stored), or done ``seconds`` later (late)."""
+    stored), never done (not-stored), done ``seconds`` later (late), or so late that the broker has
+    lost its lease before (overtaken)."""
     GARBLE = "garble"
     """A bit flips in the next records that the broker sends to a follower."""
     COMPACTION = "compaction"

@@ -312,12 +312,13 @@ class Nemesis:
             self._world.network.cut(source, target)
         self._follow(fault, partial(self._world.network.mend, ways))
 
-    @staticmethod
-    def _lose(host: BrokerHost, fault: Fault, verb: str, key: str) -> Lost:
+    def _lose(self, host: BrokerHost, fault: Fault, verb: str, key: str) -> Lost:
         """Lose one answer; the store may have done what was asked, or do it later."""
         del verb, key
         host.metadata.lose = None
-        late_s = fault.seconds if fault.how == "late" else 0.0
+        if fault.how == "overtaken":
+            self._soon(Fault(kind=Kind.LEASE_LOST, at=fault.at, host=host.number))
+        late_s = fault.seconds if fault.how in {"late", "overtaken"} else 0.0
         return Lost(is_stored=fault.how != "not-stored", after_s=late_s)
 
     # -- follow-ups ----------------------------------------------------------------------------

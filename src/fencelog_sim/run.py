@@ -13,9 +13,10 @@ from fencelog.check import check
 from fencelog.check.history import FINAL, Event, Recorder
 from fencelog.errors import StorageError
 from fencelog_sim.cluster_faults import draw_for_cluster
-from fencelog_sim.clustered import clustered, led_epoch, shown_offsets
+from fencelog_sim.clustered import clustered, led_epoch, other_producers, shown_offsets
 from fencelog_sim.faults import Fault, Kind, Plan, draw, losses_in
 from fencelog_sim.monitors.invariants import Monitor
+from fencelog_sim.monitors.leaderships import Leaderships
 from fencelog_sim.monitors.replication import ReplicationMonitor
 from fencelog_sim.nemesis import Nemesis
 from fencelog_sim.operator import Operator
@@ -35,6 +36,8 @@ CLIENT_DOWN_S = 0.5
 CATCH_UP_LIMIT_S = 120.0
 CATCH_UP_LOOK_S = 0.5
 REPLICAS = 3
+REPLICA_LAGS_S = (0.5, 2.0, 5.0)
+"""One that hears nothing more leaves before a client's call ends (``CALL_S``)."""
 COMMITS_AT_ALL_SHARE = 0.1
 DISK_FAULTS = {Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL}
 """Faults after which a broker may stop by itself with a StorageError."""
@@ -319,6 +322,8 @@ def _observed(name: str, setting: Setting, brokers: int) -> tuple[World, Observe
         led_epoch,
         lambda topic: topic.log_config(defaults).min_insync_replicas,
         shown_offsets,
+        other_producers,
+        Leaderships().problems,
     )
 
 
@@ -329,7 +334,7 @@ def _draw_cluster(random: Random, setting: Setting, brokers: int) -> tuple[Setti
         topic_defaults=(*setting.topic_defaults, ("min.insync.replicas", "2")),
         replicas=min(brokers, REPLICAS),
         broker_session_s=random.choice((1.0, 3.0)),
-        replica_lag_s=random.choice((0.5, 2.0, 10.0)),
+        replica_lag_s=random.choice(REPLICA_LAGS_S),
         commits_at_all=random.random() < COMMITS_AT_ALL_SHARE,
     )
     return cluster, random.uniform(4.0, 12.0)

@@ -6,8 +6,8 @@ from struct import Struct
 from typing import NamedTuple
 
 from fencelog.errors import WireError
-from fencelog.log.layout import LOG
-from fencelog.types import Buffer
+from fencelog.log.layout import LOG, RECOVERY_POINT_CHECKPOINT, decode_offsets
+from fencelog.types import Buffer, Offset, TopicPartition
 from fencelog.wire.batch import HEADER_BYTES, LENGTH_END, check_crc, read_header
 from fencelog_sim.world.disk_image import Directory, Inode
 from fencelog_sim.world.host import BrokerHost
@@ -110,6 +110,15 @@ class ReplicaLogs:
         directory = host.disk.image.root.names.get(name)
         names = directory.names if isinstance(directory, Directory) else {}
         return min((int(each.removesuffix(LOG)) for each in names if each.endswith(LOG)), default=0)
+
+    def point_problem(self, host: BrokerHost, name: TopicPartition) -> str | None:
+        """Say where the stored recovery point is above what a log has: a start trusts it (F7)."""
+        file = host.disk.image.root.stable.get(RECOVERY_POINT_CHECKPOINT)
+        if not isinstance(file, Inode):
+            return None
+        point = decode_offsets(bytes(file.data).decode("ascii")).get(name, Offset(0))
+        end = max((each.next_offset for each in self.batches(host, str(name))), default=0)
+        return f"it is cut to {end}, its recovery point is {point}" if point > end else None
 
     def _read(self, file: Inode) -> _Read:
         read = self._files.get(file)

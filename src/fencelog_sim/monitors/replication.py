@@ -13,7 +13,8 @@ metadata store, in the order in which the store took them:
 - no replica's high watermark is above what a leader has committed;
 - a replica that is cut, and is in sync or eligible, still has all that is committed;
 - what is committed is sound as one log (``committed``), and so is its last stable offset;
-- at the end every replica has all that is committed.
+- a replica that is cut has a recovery point that is not above its end;
+- at the end every replica has all that is committed, and knows the same producers.
 
 Replicas of compacted topics are not compared with each other. Of topics with the name of a deleted
 one only the states are looked at.
@@ -21,7 +22,6 @@ one only the states are looked at.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Topic
@@ -40,7 +40,8 @@ from fencelog.ports import MetadataChange
 from fencelog.types import Offset, TopicPartition
 from fencelog.wire.batch import check_crc
 from fencelog_sim.monitors.committed import CommittedLogs, ShownOffsets
-from fencelog_sim.monitors.replica_logs import ReplicaLogs, StoredBatch, whole_batches
+from fencelog_sim.monitors.replica_logs import ReplicaLogs, whole_batches
+from fencelog_sim.monitors.replicated_partition import ReplicatedPartition
 from fencelog_sim.monitors.stream_model import StreamModel
 from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.host import BrokerHost, Watcher
@@ -52,40 +53,11 @@ READS = frozenset({"Fetch", "ListOffsets", "Metadata", "FindCoordinator"})
 """What a broker may answer only while nobody else can lead."""
 Led: TypeAlias = Callable[[Node, TopicPartition], int | None]
 """The epoch in which a broker leads a partition right now; None if it does not."""
-
-
 Shown: TypeAlias = Callable[[Node, TopicPartition], ShownOffsets | None]
-
-
-@dataclass(eq=False)
-class _Partition:
-    """One partition of one topic id."""
-
-    name: TopicPartition
-    is_compacted: bool
-    """Batches may be missing or others: they are not compared."""
-    is_unnamed: bool
-    """A deleted topic had its name, and files are named after topics: its own are not known."""
-    min_isr: int
-    state: PartitionState | None = None
-    committed: list[StoredBatch] = field(default_factory=list)
-    leaders: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """Node and life of each leader epoch."""
-    seen: dict[tuple[int, int], int] = field(default_factory=dict)
-    """CRC of each batch that was ever written, by base offset and leader epoch."""
-    begun_at: int = 0
-    """The end of what was committed when the leader epoch began."""
-    compared: dict[int, int] = field(default_factory=dict)
-    """Up to which offset each replica was found to have what is committed."""
-    is_removed: bool = False
-    """The metadata say that its replicas have no files, or will have none."""
-    forgetful: set[int] = field(default_factory=set)
-    """Replicas that lost power in ``os`` mode; they leave both sets before they take part again."""
-
-    @property
-    def end(self) -> int:
-        """The end of what is committed."""
-        return self.committed[-1].next_offset if self.committed else 0
+Differ: TypeAlias = Callable[[Node, Sequence[Node], TopicPartition], Iterable[str]]
+"""What a leader and its followers know differently of a partition."""
+Look: TypeAlias = Callable[[int, Node], Iterable[str]]
+"""What is wrong in a host's broker after one of its steps."""
 
 
 class ReplicationMonitor:
@@ -97,20 +69,24 @@ class ReplicationMonitor:
         led: Led,
         min_isr: Callable[[Topic], int] = lambda _: 1,
         shown: Shown = lambda node, name: None,
+        differ: Differ = lambda leader, followers, name: (),
+        look: Look = lambda number, node: (),
     ) -> None:
-        """Watch a world from its first event on. ``led`` and ``shown`` ask the brokers."""
+        """Watch a world from its first event on; the functions ask its brokers."""
         self._world = world
         self._led = led
         self._min_isr = min_isr
         self._shown = shown
+        self._differ = differ
+        self._look = look
         self._logs = ReplicaLogs()
         self._committed = CommittedLogs()
         self._streams = StreamModel(self._seal_problem, self._removal_problem)
         self._topics: dict[str, Topic] = {}
         self._deleted: set[str] = set()
         """Topics whose names another topic may have later: files are named after them."""
-        self._partitions: dict[str, _Partition] = {}
-        self._by_name: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[str, ReplicatedPartition] = {}
+        self._by_name: dict[TopicPartition, ReplicatedPartition] = {}
         self._nodes: dict[int, Node] = {}
         """The broker of each host, from before its start."""
         self._moved: dict[tuple[int, TopicPartition], int] = {}
@@ -118,8 +94,8 @@ class ReplicationMonitor:
         """Hosts whose disks have lost what was in the middle: that is damage when a log is read."""
         self._offline: set[tuple[int, TopicPartition]] = set()
         """Replicas that were reported as offline."""
-        self._cut: set[tuple[int, TopicPartition]] = set()
-        """Replicas whose files have become less in this step."""
+        self._cut: dict[tuple[int, TopicPartition], bool] = {}
+        """Replicas whose files have become less in this step; whether one has become shorter."""
         self.violations: list[str] = []
         self.batches = self.states = 0
         """How many were looked at."""
@@ -132,18 +108,26 @@ class ReplicationMonitor:
         """A step of a process has ended: look at what it moved."""
         for host in self._world.hosts:
             node = self._nodes.get(host.number) if host.broker is process else None
-            if node is not None and node.logs.offline():
-                self._check_offline(host, node)
+            if node is not None:
+                self._check_node(host, node)
         if self._cut:
-            cut, self._cut = self._cut, set()
-            for number, name in sorted(cut):
-                self._check_cut(self._world.hosts[number - 1], self._by_name[name])
+            cut, self._cut = self._cut, {}
+            for (number, name), is_shorter in sorted(cut.items()):
+                self._check_cut(
+                    self._world.hosts[number - 1], self._by_name[name], is_shorter=is_shorter
+                )
         if self._moved:
             moved, self._moved = self._moved, {}
             for (number, name), high_watermark in moved.items():
                 partition = self._by_name.get(name)
                 if partition is not None:
                     self._watermark(self._world.hosts[number - 1], partition, high_watermark)
+
+    def _check_node(self, host: BrokerHost, node: Node) -> None:
+        for problem in self._look(host.number, node):
+            self._add(f"broker {host.number}: {problem}")
+        if node.logs.offline():
+            self._check_offline(host, node)
 
     def _check_offline(self, host: BrokerHost, node: Node) -> None:
         """No replica is taken for damaged that nothing has damaged (D3)."""
@@ -158,11 +142,10 @@ class ReplicationMonitor:
     @property
     def counts(self) -> dict[str, int]:
         """How much was looked at."""
-        committed = sum(len(each.committed) for each in self._partitions.values())
         return {
             "states of partitions observed": self.states,
             "batches observed": self.batches,
-            "batches committed": committed,
+            "batches committed": sum(len(each.committed) for each in self._partitions.values()),
             "segments opened by resizes": self._streams.resizes,
             "segments without files": self._streams.removals,
         }
@@ -180,12 +163,13 @@ class ReplicationMonitor:
         for partition in self._by_name.values():
             for host in self._replicas(partition):
                 self._complete(partition, host, "at the end")
+            self._check_producers(partition)
 
     # -- what the store says -------------------------------------------------------------------
 
     def _store_changed(self, changes: Sequence[MetadataChange]) -> None:
         for problem in self._streams.take(changes):
-            self._add(f"{problem} [at {self._world.loop.time():.6f} s]")
+            self._add(problem)
         for change in changes:
             if change.key.startswith(TOPIC_PREFIX):
                 self._topic_changed(change)
@@ -229,14 +213,14 @@ class ReplicationMonitor:
             what = "leads" if host.number == state.leader else "is in sync or eligible"
             self._complete(partition, host, f"{what} in epoch {state.leader_epoch}")
 
-    def _new_partition(self, key: str) -> _Partition | None:
+    def _new_partition(self, key: str) -> ReplicatedPartition | None:
         topic_id, _, index = key.removeprefix(PARTITION_PREFIX).partition("/")
         topics = [each for each in self._topics.values() if each.topic_id.hex() == topic_id]
         if not topics:
             return None  # a topic that is deleted already
         (topic,) = topics
         policy = topic.settings.get("cleanup.policy", "")
-        partition = self._partitions[key] = _Partition(
+        partition = self._partitions[key] = ReplicatedPartition(
             TopicPartition(topic.name, int(index)),
             is_compacted=topic.internal or "compact" in policy,
             is_unnamed=topic.name in self._deleted,
@@ -246,7 +230,7 @@ class ReplicationMonitor:
         return partition
 
     def _check_state(
-        self, partition: _Partition, before: PartitionState | None, state: PartitionState
+        self, partition: ReplicatedPartition, before: PartitionState | None, state: PartitionState
     ) -> None:
         is_sound = (
             state.leader in {NO_LEADER, *state.isr}
@@ -267,7 +251,7 @@ class ReplicationMonitor:
             known = partition.leaders[state.leader_epoch]
             self._report(partition, f"two leaders in epoch {state.leader_epoch}: {known}, {leader}")
 
-    def _check_writer(self, partition: _Partition, state: PartitionState) -> None:
+    def _check_writer(self, partition: ReplicatedPartition, state: PartitionState) -> None:
         """The controller elects, except where nobody is left and the operator asks a broker to."""
         store = self._world.store
         holder = store.values.get(CONTROLLER_KEY)
@@ -285,8 +269,7 @@ class ReplicationMonitor:
         if node is None or request not in READS:
             return
         if f"{BROKER_PREFIX}{host.number}" in self._world.store.run_out:
-            at = self._world.loop.time()
-            self._add(f"broker {host.number} answers {request}, its lease is over [at {at:.6f} s]")
+            self._add(f"broker {host.number} answers {request}, its lease is over")
         for partition in self._by_name.values():
             replica = node.broker.logs.replica(partition.name)
             if replica is None or not replica.leads or replica.read_error is not ErrorCode.NONE:
@@ -326,14 +309,19 @@ class ReplicationMonitor:
                     partition, f"broker {host.number}: another batch in this epoch: {batch}"
                 )
 
-    def shortened(self, host: BrokerHost, path: str) -> None:
+    def shortened(self, host: BrokerHost, path: str, *, is_there: bool = False) -> None:
         """A host has removed or truncated a file: what is there is compared anew."""
         name = parse_directory_name(path.partition("/")[0])
         if name in self._by_name:
             self._by_name[name].compared.pop(host.number, None)
-            self._cut.add((host.number, name))
+            is_shorter = is_there and path.endswith(LOG)
+            self._cut[host.number, name] = self._cut.get((host.number, name), False) or is_shorter
 
-    def _check_cut(self, host: BrokerHost, partition: _Partition) -> None:
+    def _check_cut(
+        self, host: BrokerHost, partition: ReplicatedPartition, *, is_shorter: bool
+    ) -> None:
+        if is_shorter and (problem := self._logs.point_problem(host, partition.name)):
+            self._report(partition, f"broker {host.number}: {problem}")
         state = partition.state
         if state is None or host.number in partition.forgetful:
             return
@@ -364,7 +352,9 @@ class ReplicationMonitor:
                 if state is not None and host.number in {*state.isr, *state.eligible}:
                     partition.forgetful.add(host.number)
 
-    def _watermark(self, host: BrokerHost, partition: _Partition, high_watermark: int) -> None:
+    def _watermark(
+        self, host: BrokerHost, partition: ReplicatedPartition, high_watermark: int
+    ) -> None:
         node = self._nodes.get(host.number)
         epoch = None if node is None else self._led(node, partition.name)
         if epoch is not None:
@@ -384,7 +374,9 @@ class ReplicationMonitor:
             )
         self._complete(partition, host, "has it below its high watermark", high_watermark)
 
-    def _commit(self, host: BrokerHost, partition: _Partition, high_watermark: int) -> None:
+    def _commit(
+        self, host: BrokerHost, partition: ReplicatedPartition, high_watermark: int
+    ) -> None:
         """What a leader has below its high watermark is committed from now on."""
         end = partition.end
         own = self._logs.batches(host, str(partition.name), since=end)
@@ -413,12 +405,21 @@ class ReplicationMonitor:
         if missing:
             self._report(partition, f"committed, and not durable at {sorted(missing)}: {last}")
 
-    def _check_stable(self, node: Node, partition: _Partition) -> None:
+    def _check_stable(self, node: Node, partition: ReplicatedPartition) -> None:
         """A leader that knows all that is committed shows as much (E10, R2)."""
         offsets = self._shown(node, partition.name)
         if offsets is None or offsets.high_watermark != partition.end:
             return
         for problem in self._committed.shown_problems(partition.name, offsets):
+            self._report(partition, problem)
+
+    def _check_producers(self, partition: ReplicatedPartition) -> None:
+        state = partition.state
+        is_other = partition.is_compacted or partition.is_unnamed or partition.is_removed
+        if is_other or state is None or state.leader not in self._nodes:
+            return
+        leader, *followers = [self._nodes[each] for each in (state.leader, *state.replicas)]
+        for problem in self._differ(leader, followers, partition.name):
             self._report(partition, problem)
 
     def _seal_problem(self, name: TopicPartition, offset: int) -> str | None:
@@ -435,7 +436,7 @@ class ReplicationMonitor:
         return None if partition.end == removed.offset else f"it is committed up to {partition.end}"
 
     def _complete(
-        self, partition: _Partition, host: BrokerHost, why: str, upto: int | None = None
+        self, partition: ReplicatedPartition, host: BrokerHost, why: str, upto: int | None = None
     ) -> None:
         """Check that a replica has what is committed, from the start of its log on."""
         end = partition.end if upto is None else min(upto, partition.end)
@@ -447,7 +448,7 @@ class ReplicationMonitor:
             partition.compared[host.number] = end
 
     def _difference(
-        self, partition: _Partition, host: BrokerHost, begin: int, end: int
+        self, partition: ReplicatedPartition, host: BrokerHost, begin: int, end: int
     ) -> str | None:
         """Say where a replica differs from what is committed in this range of offsets."""
         if partition.is_compacted or partition.is_unnamed or not partition.committed:
@@ -456,18 +457,18 @@ class ReplicationMonitor:
             return None
         return self._logs.difference(host, str(partition.name), partition.committed, begin, end)
 
-    def _replicas(self, partition: _Partition) -> list[BrokerHost]:
+    def _replicas(self, partition: ReplicatedPartition) -> list[BrokerHost]:
         return [] if partition.state is None else self._hosts(partition.state.replicas)
 
     def _hosts(self, numbers: Iterable[int]) -> list[BrokerHost]:
         return [self._world.hosts[number - 1] for number in numbers]
 
-    def _report(self, partition: _Partition, problem: str) -> None:
-        self._add(f"{partition.name}: {problem} [at {self._world.loop.time():.6f} s]")
+    def _report(self, partition: ReplicatedPartition, problem: str) -> None:
+        self._add(f"{partition.name}: {problem}")
 
     def _add(self, violation: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
-            self.violations.append(violation)
+            self.violations.append(f"{violation} [at {self._world.loop.time():.6f} s]")
 
 
 class _HostWatcher(Watcher):
@@ -483,7 +484,8 @@ class _HostWatcher(Watcher):
         monitor.booting(host, node)
         host.disk.wrote = lambda path, _, data: monitor.wrote(host, path, data)
         disk = host.disk
-        disk.removed = disk.renamed = disk.truncated = lambda path: monitor.shortened(host, path)
+        disk.removed = disk.renamed = lambda path: monitor.shortened(host, path)
+        disk.truncated = lambda path: monitor.shortened(host, path, is_there=True)
 
     def high_watermark_moved(self, partition: TopicPartition, high_watermark: Offset) -> None:
         """It is looked at after the step."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from fencelog_sim.faults import Points
 from fencelog_sim.workload import Workload
+from fencelog_sim.workloads.admin import POINTS as ADMIN_POINTS
 from fencelog_sim.workloads.admin import admin
 from fencelog_sim.workloads.bank import bank
 from fencelog_sim.workloads.copy import copy
@@ -31,5 +32,9 @@ WORKLOADS: Mapping[str, Callable[[], Workload]] = {
 }
 """Every workload by its name; each call makes a fresh one."""
 
-POINTS: Mapping[str, Points] = {"streams": STREAM_POINTS, "readers": STREAM_POINTS}
+POINTS: Mapping[str, Points] = {
+    "admin": ADMIN_POINTS,
+    "streams": STREAM_POINTS,
+    "readers": STREAM_POINTS,
+}
 """What faults may wait for besides, by the workload's name."""

@@ -18,6 +18,7 @@ from fencelog.client.sender import ProducerOptions, Sender, open_sender
 from fencelog.client.topic_changes import TopicChanges
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.types import TopicPartition
+from fencelog_sim.faults import Points
 from fencelog_sim.workload import Stage
 from fencelog_sim.workloads.own import ERRORS, encode, open_cluster, read_once
 from fencelog_sim.workloads.settling import RETRY_S, insist
@@ -32,6 +33,9 @@ DELETE_SHARE = 0.15
 WIDEN_SHARE = 0.08
 CONFIGURE_SHARE = 0.1
 READ_SHARE = 0.2
+LATE_S = 13.0
+"""How late the broker of a cluster that has a group may hear of a deletion, and forget with the
+topic's offsets what was committed since: it may have come from a reader of the deleted topic."""
 QUICK_S = 1.0
 """A request that took longer may have been sent twice, and one of them is still on its way."""
 COMMIT_SHARE = 0.1
@@ -39,6 +43,8 @@ SEGMENT_BYTES = ("1024", "2048", "65536")
 REFUSED: tuple[type[Exception], ...] = (DataLossError, *ERRORS)
 GONE = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
 PROBLEMS_MAX = 20
+POINTS: Points = (("commit topic/*", 8),)
+"""Where a cluster's broker changes a topic."""
 
 
 @dataclass
@@ -144,11 +150,15 @@ class _Owner:
     async def _create(self) -> None:
         configs = {**CONFIGS, "segment.bytes": self._random.choice(SEGMENT_BYTES)}
         count = self._random.randint(1, 2)
+        began, is_new = self._stage.now(), True
+        self._note("create")
         try:
             await Admin(self._cluster).create_topic(self.topic, count, configs, BROKERS_DEFAULT)
         except RequestError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
+            is_new = False
+        self._note("created", is_new=is_new, quick=self._is_quick(began))
         self._cluster.forget(self.topic)
         counts = await self._cluster.partition_counts([self.topic])
         self._partitions = counts[self.topic]
@@ -162,7 +172,8 @@ class _Owner:
         except RequestError as error:
             if error.code not in GONE:
                 raise
-        self._note("deleted", quick=self._is_quick(began))
+        is_alone = "," not in self._stage.bootstrap
+        self._note("deleted", quick=self._is_quick(began), is_heard=is_alone)
 
     async def _widen(self) -> None:
         if self._partitions < PARTITIONS_MAX:
@@ -257,10 +268,16 @@ class _Known:
         version 12 Produce says nothing but the name."""
         self.may_vanish = False
         """A request to delete the topic may arrive at any time."""
+        self.is_gone = True
+        """Nobody has asked for the topic since it was deleted."""
+        self.is_creating = self.may_appear = False
+        """A request to create it has no answer yet; one may arrive at any time."""
         self.offsets: dict[str, set[int]] = {}
         """What may be committed, by partition."""
         self.sure: set[str] = set()
         """Partitions that have a committed offset."""
+        self.heard_at = 0.0
+        """When each broker has heard that the topic is deleted."""
 
     def take(self, note: Note) -> None:
         """Apply what a client asked for, or got."""
@@ -272,16 +289,23 @@ class _Known:
                 self.there[note["value"]] = note["partition"], note["offset"]
                 if note["once"]:
                     self.doubtful.discard(note["value"])
+            case "create":
+                self.may_appear |= self.is_creating
+                self.is_creating = True
+            case "created":
+                self.is_creating = self.is_gone = False
+                self.may_appear |= not note["quick"]
             case "delete":
                 self.may_vanish = True
                 self.there.clear()
                 self.sure.clear()
             case "deleted" if note["quick"]:
-                self.may_vanish = False
+                self.heard_at = note["time"] + (0.0 if note["is_heard"] else LATE_S)
+                self.may_vanish, self.is_gone = False, True
                 self.sent = set(self.doubtful)
             case "commit":
                 self.offsets.setdefault(note["partition"], set()).add(note["offset"])
-            case "committed":
+            case "committed" if note["time"] >= self.heard_at:
                 self.sure.add(note["partition"])
             case _:
                 pass
@@ -289,6 +313,8 @@ class _Known:
     def problems(self, topic: str, note: Note) -> Iterator[str]:
         """Yield what a client was told or shown and cannot be."""
         match note["what"]:
+            case "created" if self.is_gone and not self.may_appear and not note["is_new"]:
+                yield f"broken: {topic} is refused as existing, and was deleted"
             case "gone" if self.there and not self.may_vanish:
                 yield f"lost: {topic} is gone, with {len(self.there)} records"
             case "configured" if note["quick"] and note["wanted"] not in {None, note["found"]}:

@@ -14,7 +14,7 @@ SEEDS = (6, 8, 12)
 
 
 def noted(what: str, **fields: object) -> Event:
-    return {"type": "meta", "what": what, "topic": "admin-0", **fields}
+    return {"type": "meta", "time": 1.0, "what": what, "topic": "admin-0", **fields}
 
 
 def written_once(*, once: bool) -> list[Event]:
@@ -25,7 +25,7 @@ def written_once(*, once: bool) -> list[Event]:
         noted("write", value="early"),
         noted("wrote", value="early", once=once, **place),
         noted("delete"),
-        noted("deleted", quick=True),
+        noted("deleted", quick=True, is_heard=True),
         noted("left", rows=[row], starts=0, committed={}),
     ]
 
@@ -35,6 +35,33 @@ def test_only_a_write_that_was_sent_again_may_be_in_the_next_topic() -> None:
     assert check(written_once(once=False)) == []
     (problem,) = check(written_once(once=True))
     assert problem == "from nowhere: admin-0 has early, of a deleted topic"
+
+
+@pytest.mark.parametrize(("late_s", "problems"), [(12.9, []), (13.0, ["lost: the offset of p"])])
+def test_what_is_committed_before_its_coordinator_hears_of_a_deletion_may_go_with_it(
+    late_s: float, problems: list[str]
+) -> None:
+    events = [
+        noted("delete"),
+        noted("deleted", quick=True, is_heard=False),
+        noted("commit", partition="p", offset=3),
+        {**noted("committed", partition="p", offset=3), "time": 1.0 + late_s},
+        noted("left", rows=[], starts=0, committed={}),
+    ]
+    assert [each.partition(",")[0] for each in WORKLOADS["admin"]().check(events)] == problems
+
+
+@pytest.mark.parametrize("is_doubtful", [True, False])
+def test_a_topic_that_was_deleted_is_not_refused_as_existing(*, is_doubtful: bool) -> None:
+    made = [noted("create"), noted("created", is_new=True, quick=not is_doubtful)]
+    deleted = [noted("delete"), noted("deleted", quick=True, is_heard=True)]
+    refused = [noted("create"), noted("created", is_new=False, quick=True)]
+    check = WORKLOADS["admin"]().check
+    assert check([*made, *deleted, *made]) == []
+    told = ["broken: admin-0 is refused as existing, and was deleted"]
+    assert check([*made, *deleted, *refused]) == ([] if is_doubtful else told)
+    assert check([*made, *refused]) == []
+    assert check([noted("create"), *made, *deleted, *refused]) == []  # the first may come yet
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -10,7 +10,9 @@ import pytest
 
 from fencelog.broker.metadata.catalog import Topic
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
+from fencelog.log.layout import RECOVERY_POINT_CHECKPOINT, encode_offsets
 from fencelog.ports import MetadataWrite
+from fencelog.storage.checkpoint import replace_file
 from fencelog.types import LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 from fencelog.wire.records import RecordToWrite, build_batch
 from fencelog_sim.monitors.replication import ReplicationMonitor
@@ -358,6 +360,41 @@ def test_a_replica_in_sync_is_cut() -> None:
         await asyncio.sleep(0)
 
     assert "broker 3 was cut" in violation_of(rig, story)
+
+
+@pytest.mark.parametrize("point", [2, 3])
+def test_a_log_is_cut_below_its_recovery_point(point: int) -> None:  # F7
+    rig = Rig()
+
+    async def story() -> None:
+        await rig.committed(0, 1)
+        await rig.write(2, 2)
+        points = encode_offsets({NAME: Offset(point), TopicPartition("other", 0): Offset(9)})
+        path = RECOVERY_POINT_CHECKPOINT
+        await replace_file(rig.world.hosts[1].disk, path, points.encode("ascii"))
+        await rig.cut(2, 2)
+
+    told = ["orders-0: broker 2: it is cut to 2, its recovery point is 3"] if point > 2 else []
+    assert [each.partition(" [")[0] for each in rig.play(story)] == told
+
+
+def test_at_the_end_a_replica_knows_other_producers() -> None:  # E4
+    rig = Rig()
+    asked: list[object] = []
+
+    def differ(leader: object, followers: object, name: TopicPartition) -> list[str]:
+        asked.append((leader, followers, name))
+        return ["producer 7 is another one"]
+
+    rig.monitor._differ = differ
+
+    async def story() -> None:
+        await rig.committed(0)
+        rig.state(2, 1, ALL)
+        rig.monitor.finish()
+
+    assert "orders-0: producer 7 is another one" in violation_of(rig, story)
+    assert asked == [(2, [1, 2, 3], NAME)]
 
 
 def test_a_replica_may_have_deleted_what_is_below_its_first_segment() -> None:
