@@ -38,6 +38,28 @@ REGRESSIONS: dict[str, dict[str, object]] = {
         "plan": [{"kind": "restart", "at": 1.2}, {"kind": "write-fails", "at": 1.22}],
         "span_s": 3.0,
     },
+    # A paused leader's long poll was due before the timer of its lease, and was answered after it.
+    "read_that_waits_for_longer_than_the_lease": {
+        "seed": 4000001,
+        "workload": "queue-aiokafka",
+        "plan": [
+            {"kind": "pause", "at": 4.505, "seconds": 1.266},
+            {"kind": "no-store", "at": 5.643, "how": "all", "host": 2},
+        ],
+        "clients": 2,
+        "span_s": 8.114,
+        "brokers": 3,
+    },
+    # A coordinator's answers were lost on a connection that both ends held for sound: each write of
+    # its transactions waited for longer than its client.
+    "silent_coordinator": {
+        "seed": 4100033,
+        "workload": "quiet",
+        "plan": [{"kind": "swallow", "at": 2.478, "host": 3}],
+        "clients": 1,
+        "span_s": 4.101,
+        "brokers": 3,
+    },
 }
 """Cases by what they showed. They have their plans, as what a seed draws may change; what clients
 do in them may change too, so each defect has a test of its own beside its code."""

@@ -58,6 +58,8 @@ BROKER_RESOURCE = 4
 LIST_OFFSETS_VERSION_MAX = 7
 OFFSET_COMMIT_VERSION_MAX = 8
 OFFSET_FETCH_VERSION_MAX = 7  # above it a request has a list of groups (KIP-709)
+MAYBE_DONE = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.KAFKA_STORAGE_ERROR})
+"""Errors of a change that may be stored, or will be."""
 
 
 class Result(Protocol):
@@ -156,7 +158,8 @@ class Admin:
     ) -> None:
         """Send a request to the controller and retry until it succeeds.
 
-        ``done`` is the error code of a retry after a lost response if the first attempt succeeded.
+        ``done`` is the error code of a retry if an earlier attempt succeeded whose response was
+        lost, or said that the broker itself does not know.
         """
         deadline = self._cluster.deadline()
         lost = False
@@ -172,6 +175,7 @@ class Admin:
             for result in results:
                 code = error_code(result.error_code)
                 if code and not (lost and code is done):
+                    lost = lost or code in MAYBE_DONE
                     raise failure(code, what, result.error_message)
 
         await retrying(attempt, deadline)

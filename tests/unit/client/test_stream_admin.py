@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from fencelog import aio
+from fencelog.client.admin import MAYBE_DONE
 from fencelog.client.blocking import Client
 from fencelog.coordination.streams import rules
 from fencelog.coordination.streams.model import NO_END, SegmentState, Stream, with_state
@@ -52,10 +53,12 @@ def test_a_stream_is_created_with_its_settings_by_the_controller() -> None:
     assert [(each.name, each.value) for each in sent[0].settings] == [("stream.segments.min", "2")]
 
 
-def test_a_stream_that_exists_after_a_lost_answer_was_created() -> None:
+@pytest.mark.parametrize("error", [None, *sorted(MAYBE_DONE)])
+def test_a_stream_that_exists_after_a_lost_answer_was_created(error: ErrorCode | None) -> None:
     exists = CreateStreamResponse(error_code=ErrorCode.TOPIC_ALREADY_EXISTS)
+    first = None if error is None else CreateStreamResponse(error_code=error)
     with FakeBroker() as broker, Client(broker.address) as client:
-        broker.next(ApiKey.CREATE_STREAM, None, exists, exists)
+        broker.next(ApiKey.CREATE_STREAM, first, exists, exists)
         client.create_stream("t", 3)
         with pytest.raises(RequestError, match="creation of stream t") as caught:
             client.create_stream("t", 3)

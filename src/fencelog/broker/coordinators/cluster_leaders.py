@@ -82,8 +82,9 @@ log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
-REQUEST_TIMEOUT_S = 15.0
-"""Above what a leader waits for the commit of what was asked of it."""
+REQUEST_TIMEOUT_S = 5.0
+"""Twice what a leader waits for the commit of what was asked of it, and more: an answer that takes
+longer was lost with its connection, and clients wait for what is asked next."""
 MARKED_MAX = 500
 """Partitions whose markers are in one request."""
 

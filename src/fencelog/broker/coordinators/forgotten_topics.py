@@ -3,6 +3,9 @@
 A deletion is told by the watch of the metadata store, and its offsets are deleted in that step: the
 next topic of the name may have some in the next one. What was deleted while a shard was on no
 broker is found when it is loaded.
+
+A commit that comes before this broker has heard of the deletion goes with it: most come from
+readers of the deleted topic, and their position would skip records of the next one.
 """
 
 import logging

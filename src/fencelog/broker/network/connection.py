@@ -436,7 +436,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the broker may serve requests; closes the connection if not."""
         if self._loop.time() < lease.deadline:
             return True
-        reason = "the broker has not joined its cluster, or its lease has ended"
+        reason = "the broker is not in its cluster: it has not joined, or its lease is over"
         self._log_closing(logging.INFO, reason)
         self.abort()
         return False
