@@ -47,6 +47,16 @@ async def test_no_request_is_begun(tmp_path: Path, caplog: pytest.LogCaptureFixt
         assert "bad request" not in caplog.text
 
 
+async def test_a_clean_end_says_nothing_of_those_that_wait_for_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with leased(World(tmp_path)) as (_, _, lease, peer):
+        assert (await peer.produce("t", batch("a"))).error is ErrorCode.NONE
+        lease.end()
+    assert "closing connection" not in caplog.text
+
+
 async def test_a_write_that_has_waited_is_not_acknowledged(tmp_path: Path) -> None:  # F7
     world = World(tmp_path)
     async with leased(world) as (_, _, lease, peer):

@@ -402,6 +402,7 @@ class Connection(asyncio.BufferedProtocol):
         if (
             self._transport is not None
             and not self._closing
+            and self._outgoing.next
             and (self._lease is None or self._holds(self._lease))
         ):
             try:
