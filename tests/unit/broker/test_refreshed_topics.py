@@ -136,6 +136,6 @@ def test_without_the_store_nothing_is_known_of_topics() -> None:
         hosts[0].session.cut()
         with pytest.raises(RequestError) as refused:
             await hosts[0].topics.refresh(["t"])
-        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert refused.value.code is ErrorCode.REQUEST_TIMED_OUT
 
     in_virtual_time(main)

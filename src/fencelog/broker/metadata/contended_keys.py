@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from fencelog.broker.metadata.cluster_state import ClusterState
-from fencelog.errors import ErrorCode, RequestError
+from fencelog.errors import ErrorCode, RequestError, StorageError
 from fencelog.ports import MetadataStore
 
 CONFLICTS_MAX = 10
@@ -30,8 +30,9 @@ async def until_stored(
 async def seen(state: ClusterState, store: MetadataStore, key: str, before: int) -> None:
     """Return when this broker's copy has the key as it is stored now, or newer.
 
-    ``before``: the version that the copy had when the key was written. Raises RequestError if
-    it takes too long: what was changed is stored all the same.
+    ``before``: the version that the copy had when the key was written, or is looked at. Raises
+    RequestError if the store does not answer, or it takes too long: what was changed is stored all
+    the same.
     """
     try:
         async with asyncio.timeout(SEEN_TIMEOUT_S):
@@ -49,3 +50,5 @@ async def seen(state: ClusterState, store: MetadataStore, key: str, before: int)
             ErrorCode.REQUEST_TIMED_OUT,
             f"{key} is stored, but this broker does not see the metadata store's changes",
         ) from None
+    except StorageError as error:
+        raise RequestError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
