@@ -1,7 +1,6 @@
 """Reader groups: exactly once with transactions, through crashes and resizes; what is refused."""
 
 import asyncio
-import struct
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -396,7 +395,7 @@ def test_a_reader_that_cannot_read_its_segment_ends_with_the_error(
             await group._copy.write(lambda _: offline)
         other = group.reader("r2", commit_interval_s=None)
         await other.__aenter__()
-        with pytest.raises((OverflowError, struct.error)):
+        with pytest.raises(ValueError, match=r"s-\d: 9223372036854775808 is no offset"):
             await asyncio.wait_for(other.next_batch(), 5)
         await other.close()
 
