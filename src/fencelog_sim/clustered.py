@@ -62,15 +62,15 @@ def led_epoch(node: Node, name: TopicPartition) -> int | None:
     return None if led is None else led.progress.leader_epoch
 
 
-def other_producers(leader: Node, followers: Sequence[Node], name: TopicPartition) -> Iterator[str]:
+def other_producers(leader: Node, replicas: Sequence[Node], name: TopicPartition) -> Iterator[str]:
     """Yield which producers a replica knows otherwise than its leader does (E4)."""
     leading = _producers(leader, name)
-    for follower in followers:
-        following = _producers(follower, name)
+    for replica in replicas:
+        following = _producers(replica, name)
         for each in sorted(leading.keys() | following.keys()):
             here, there = leading.get(each), following.get(each)
             if here != there:
-                number = follower.config.node_id
+                number = replica.config.node_id
                 yield f"producer {each} is {there} on broker {number}, and leading {here}"
 
 

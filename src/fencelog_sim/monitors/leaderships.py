@@ -8,6 +8,7 @@ many; here it is looked at with each step of the broker:
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from fencelog.broker.coordinators.loaded import Loaded
 from fencelog.broker.replicas.led import Led
@@ -21,7 +22,7 @@ class _Life:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.led: list[Led] = []
-        self.loaded: set[Loaded[object]] = set()  # type: ignore[type-var]  # any shard
+        self.loaded: list[Loaded[Any]] = []
 
 
 class Leaderships:
@@ -41,11 +42,11 @@ class Leaderships:
 
 
 def _of_shards(life: _Life) -> Iterator[str]:
-    loaded = {each for runtime in life.node.broker.runtimes() for each in runtime.loaded()}
-    for each in life.loaded - loaded:
-        if not each.dropped:
+    loaded = [each for runtime in life.node.broker.runtimes() for each in runtime.loaded()]
+    for each in life.loaded if loaded != life.loaded else ():
+        if each not in loaded and not each.dropped:
             yield f"the shard of {each.partition.name} decides on, and is not the one in service"
-    life.loaded = loaded  # type: ignore[assignment]
+    life.loaded = loaded
 
 
 def _of_verifications(life: _Life) -> Iterator[str]:

@@ -55,7 +55,7 @@ Led: TypeAlias = Callable[[Node, TopicPartition], int | None]
 """The epoch in which a broker leads a partition right now; None if it does not."""
 Shown: TypeAlias = Callable[[Node, TopicPartition], ShownOffsets | None]
 Differ: TypeAlias = Callable[[Node, Sequence[Node], TopicPartition], Iterable[str]]
-"""What a leader and its followers know differently of a partition."""
+"""What replicas know of a partition otherwise than their leader, which may be among them."""
 Look: TypeAlias = Callable[[int, Node], Iterable[str]]
 """What is wrong in a host's broker after one of its steps."""
 
@@ -69,7 +69,7 @@ class ReplicationMonitor:
         led: Led,
         min_isr: Callable[[Topic], int] = lambda _: 1,
         shown: Shown = lambda node, name: None,
-        differ: Differ = lambda leader, followers, name: (),
+        differ: Differ = lambda leader, replicas, name: (),
         look: Look = lambda number, node: (),
     ) -> None:
         """Watch a world from its first event on; the functions ask its brokers."""
@@ -418,8 +418,8 @@ class ReplicationMonitor:
         is_other = partition.is_compacted or partition.is_unnamed or partition.is_removed
         if is_other or state is None or state.leader not in self._nodes:
             return
-        leader, *followers = [self._nodes[each] for each in (state.leader, *state.replicas)]
-        for problem in self._differ(leader, followers, partition.name):
+        leader, *replicas = [self._nodes[each] for each in (state.leader, *state.replicas)]
+        for problem in self._differ(leader, replicas, partition.name):
             self._report(partition, problem)
 
     def _seal_problem(self, name: TopicPartition, offset: int) -> str | None:

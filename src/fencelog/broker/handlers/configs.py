@@ -19,6 +19,7 @@ from fencelog.broker.metadata.settings import (
     Settings,
     Value,
 )
+from fencelog.broker.metadata.topic_rules import existing_topic
 from fencelog.broker.network.connection import Request
 from fencelog.errors import ErrorCode, RequestError
 from fencelog.settings.kinds import INT32_MAX, ConfigType, Text, Whole
@@ -153,9 +154,7 @@ def _no_settings(resource_type: int) -> RequestError:
 
 
 def _of_topic(broker: Broker, name: str) -> list[Described]:
-    topic = broker.catalog.get(name)
-    if topic is None:
-        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+    topic = existing_topic(broker.catalog, name)
     return [
         Described(each.topic_key, each, broker.settings.values(each.topic_key, topic.settings))
         for each in TOPIC_SETTINGS
@@ -318,9 +317,7 @@ async def _change_topic(
     broker: Broker, name: str, steps: list[Step], *, whole: bool, dry: bool
 ) -> None:
     await broker.controller.refresh([name])
-    topic = broker.catalog.get(name)
-    if topic is None:
-        raise RequestError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+    topic = existing_topic(broker.catalog, name)
     if topic.internal and any(step.key == "cleanup.policy" for step in steps):
         raise RequestError(
             ErrorCode.POLICY_VIOLATION, f"{name} is compacted: its broker needs every newest value"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from fencelog.broker.context import Broker
 from fencelog.broker.handlers.brokers import missing
+from fencelog.broker.metadata.topic_rules import existing_topic
 from fencelog.broker.network.connection import Request
 from fencelog.broker.partitions.partition import Partition
 from fencelog.errors import ErrorCode, RequestError
@@ -127,11 +128,7 @@ async def _add(
             ErrorCode.INVALID_REQUEST, f"topic {requested.name} is named more than once"
         )
     await broker.controller.refresh([requested.name])
-    topic = broker.catalog.get(requested.name)
-    if topic is None:
-        raise RequestError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {requested.name}"
-        )
+    topic = existing_topic(broker.catalog, requested.name)
     broker.controller.check_partition_count(topic, requested.count)
     added = requested.count - topic.partitions
     given = [[NodeId(each) for each in one.broker_ids] for one in requested.assignments or ()]
