@@ -129,6 +129,21 @@ def test_a_change_is_decided_from_what_is_stored_not_from_what_was_seen() -> Non
     in_virtual_time(main)
 
 
+def test_a_topic_that_another_broker_makes_at_the_same_time_is_known_once_it_is_refused() -> None:
+    async def main() -> None:
+        hosts = await cluster(SimStore(), *BROKERS)
+        late = hosts[1]
+        late.session.lateness = lambda: 3.0
+        made = await hosts[0].topics.create_topic("t", 1, {})
+        assert late.catalog.get("t") is None
+        with pytest.raises(RequestError) as refused:
+            await late.topics.create_topic("t", 2, {})
+        assert refused.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+        assert late.catalog.get("t") == made
+
+    in_virtual_time(main)
+
+
 def test_without_the_store_nothing_is_known_of_topics() -> None:
     async def main() -> None:
         store = SimStore()

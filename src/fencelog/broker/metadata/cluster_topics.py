@@ -140,6 +140,8 @@ class ClusterTopics:
         stored = [each.topic.name for each in new if each.topic.name in created]
         if stored:
             await seen(self._state, self._store, TOPIC_PREFIX + stored[-1], before=0)
+        # Who is told that a topic exists finds it here.
+        await self._refresh(each.topic.name for each in new if each.topic.name not in created)
         for each in new:
             name = each.topic.name
             if name in created:
