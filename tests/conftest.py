@@ -21,9 +21,13 @@ LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Spark session of a test lives for seconds: it gains nothing from the second compiler."""
 
 NEVER_SKIPPED = ("conformance", "spark")
-SHARED = {"spark": "spark", "demo": "spark", "jvm": "jvm", "clients": "clients"}
-"""Folders whose tests share what is dear to start, by what they share: one process has all of it,
-the first one first, for they also take the longest. Of all others a process has whole files."""
+SPARK = "spark"
+"""Of whatever uses the session of this name: it lives in one process."""
+SHARED = {"jvm": "jvm", "clients": "clients"}
+"""Folders whose tests share what is dear to start: one process has all of it. Of all others but
+those that use the session, a process has whole files."""
+FIRST = ("spark/test_crashes.py", "jvm", "clients", SPARK)
+"""What takes minutes in one process begins first."""
 
 # How long an example takes is the machine's affair.
 hypothesis.settings.register_profile("fencelog", deadline=None)
@@ -67,10 +71,10 @@ def pytest_collection_modifyitems(
     if not hasattr(config, "workerinput"):
         return (yield)  # one process: any order
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item.path)))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
     yield  # they are shuffled
-    turns = {group: turn for turn, group in enumerate(dict.fromkeys(SHARED.values()))}
-    items.sort(key=lambda item: turns.get(_group(item.path), len(turns)))
+    turns = {group: turn for turn, group in enumerate(FIRST)}
+    items.sort(key=lambda item: turns.get(_group(item), len(turns)))
 
 
 def pytest_collection_finish() -> None:
@@ -78,8 +82,10 @@ def pytest_collection_finish() -> None:
     freeze_all()
 
 
-def _group(path: Path) -> str:
-    place = path.relative_to(HERE)
+def _group(item: pytest.Item) -> str:
+    if SPARK in getattr(item, "fixturenames", ()):
+        return SPARK
+    place = item.path.relative_to(HERE)
     return SHARED.get(place.parts[0], str(place))
 
 
