@@ -240,7 +240,7 @@ class Member:
 
     def _look(self) -> None:
         """Take note of a state that may be another one."""
-        self._settling.look(self.state)
+        self._settling.look(self.state, asyncio.get_running_loop().time())
         self._todo.set()
         self.wake.set()
         self._liveness.changed()

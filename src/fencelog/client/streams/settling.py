@@ -1,7 +1,5 @@
 """When the readers of a group have come: until then nobody takes more than a first segment."""
 
-import asyncio
-
 from fencelog.coordination.reader_group.state import GroupState
 
 SETTLE_S = 1.0
@@ -11,24 +9,23 @@ SETTLE_MAX_S = 10.0
 
 
 class Settling:
-    """Who has joined, and since when nobody has. Belongs to one event loop."""
+    """Who has joined, and since when nobody has. Times are seconds of one clock."""
 
     def __init__(self) -> None:
         """Nobody has joined."""
         self._joined_s = self._unsettled_s = float("-inf")
         self._known: set[tuple[str, int]] = set()
 
-    def look(self, state: GroupState) -> None:
+    def look(self, state: GroupState, now_s: float) -> None:
         """Take note of who is online."""
         known = {(name, each.incarnation) for name, each in state.readers.items()}
         if known - self._known:
-            now = asyncio.get_running_loop().time()
-            if now >= self._joined_s + SETTLE_S:
-                self._unsettled_s = now
-            self._joined_s = now
+            if now_s >= self._joined_s + SETTLE_S:
+                self._unsettled_s = now_s
+            self._joined_s = now_s
         self._known = known
 
     @property
     def over_at_s(self) -> float:
-        """When the readers that have joined are all that there are, by the loop's clock."""
+        """When the readers that have joined are all that there are."""
         return min(self._joined_s + SETTLE_S, self._unsettled_s + SETTLE_MAX_S)
