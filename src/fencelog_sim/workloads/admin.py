@@ -34,8 +34,9 @@ WIDEN_SHARE = 0.08
 CONFIGURE_SHARE = 0.1
 READ_SHARE = 0.2
 LATE_S = 13.0
-"""How late the broker of a cluster that has a group may hear of a deletion, and forget with the
-topic's offsets what was committed since: it may have come from a reader of the deleted topic."""
+"""How late a broker of a cluster may hear of a deletion. Until then one that has the topic's group
+may forget with its offsets what was committed since, for that may have come from a reader of the
+deleted topic; and one that led it may show its records."""
 QUICK_S = 1.0
 """A request that took longer may have been sent twice, and one of them is still on its way."""
 COMMIT_SHARE = 0.1
@@ -278,6 +279,8 @@ class _Known:
         """Partitions that have a committed offset."""
         self.heard_at = 0.0
         """When each broker has heard that the topic is deleted."""
+        self.deleted: set[str] = set()
+        """Values of deleted topics, which are shown where that was not heard yet."""
 
     def take(self, note: Note) -> None:
         """Apply what a client asked for, or got."""
@@ -302,6 +305,7 @@ class _Known:
             case "deleted" if note["quick"]:
                 self.heard_at = note["time"] + (0.0 if note["is_heard"] else LATE_S)
                 self.may_vanish, self.is_gone = False, True
+                self.deleted |= self.sent
                 self.sent = set(self.doubtful)
             case "commit":
                 self.offsets.setdefault(note["partition"], set()).add(note["offset"])
@@ -319,10 +323,15 @@ class _Known:
                 yield f"lost: {topic} is gone, with {len(self.there)} records"
             case "configured" if note["quick"] and note["wanted"] not in {None, note["found"]}:
                 yield f"broken: segment.bytes is {note['found']}, set to {note['wanted']}"
-            case "left":
+            case "left" if not self._is_unheard(note):
                 yield from self._left(topic, note)
             case _:
                 pass
+
+    def _is_unheard(self, note: Note) -> bool:
+        """Whether a read was answered by a broker that has not heard of the topic's deletion."""
+        found = {value for _, _, value in note["rows"]}
+        return note["time"] < self.heard_at and not found.isdisjoint(self.deleted - self.sent)
 
     def _left(self, topic: str, note: Note) -> Iterator[str]:
         rows: list[tuple[str, int, str]] = [tuple(row) for row in note["rows"]]

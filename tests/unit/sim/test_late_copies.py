@@ -51,6 +51,25 @@ def test_what_is_committed_before_its_coordinator_hears_of_a_deletion_may_go_wit
     assert [each.partition(",")[0] for each in WORKLOADS["admin"]().check(events)] == problems
 
 
+@pytest.mark.parametrize(("late_s", "problems"), [(12.9, []), (13.0, ["from nowhere: admin-0"])])
+def test_who_has_not_heard_of_a_deletion_shows_the_deleted_records(
+    late_s: float, problems: list[str]
+) -> None:
+    place = {"partition": "admin-0-0", "offset": 0}
+    row = ["admin-0-0", 0, "old"]
+    events = [
+        noted("write", value="old"),
+        noted("wrote", value="old", once=True, **place),
+        noted("delete"),
+        noted("deleted", quick=True, is_heard=False),
+        {**noted("left", rows=[row], starts=0, committed={}), "time": 1.0 + late_s},
+        {**noted("left", rows=[["admin-0-0", 0, "never"]], starts=0, committed={}), "time": 30.0},
+    ]
+    *found, never = (each.partition(" has")[0] for each in WORKLOADS["admin"]().check(events))
+    assert found == problems
+    assert never == "from nowhere: admin-0"
+
+
 @pytest.mark.parametrize("is_doubtful", [True, False])
 def test_a_topic_that_was_deleted_is_not_refused_as_existing(*, is_doubtful: bool) -> None:
     made = [noted("create"), noted("created", is_new=True, quick=not is_doubtful)]
