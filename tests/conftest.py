@@ -14,12 +14,10 @@ from tests.support.broker import BrokerProcess
 from tests.support.frozen import freeze_all
 from tests.support.hangs import hanging
 from tests.support.loops import REAL, choose
+from tests.support.spark import class_archive
 from tests.support.unclosed import left_open, watch
 
 HERE = Path(__file__).parent
-LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A Spark session of a test lives for seconds: it gains nothing from the second compiler."""
-
 NEVER_SKIPPED = ("conformance", "spark")
 SPARK = "spark"
 """Of whatever uses the session of this name: it lives in one process."""
@@ -54,12 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _light_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Every Spark that a test starts, in whatever process, starts in a third of the time."""
+    """Every Spark that a test starts, in whatever process, starts in a fraction of the time."""
     home = tmp_path_factory.mktemp("spark") / "home"
     lay_out_spark(home)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(home))
-        patch.setenv("SPARK_SUBMIT_OPTS", LIGHT_JVM)
+        for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+            patch.setenv(name, class_archive.options(class_archive.class_archive()))
         yield
 
 

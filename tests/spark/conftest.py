@@ -15,6 +15,7 @@ from fencelog.types import TopicPartition
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.broker import BrokerProcess
 from tests.support.jvm.jars import JarsMissingError
+from tests.support.spark import class_archive
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
             # Seconds on an idle machine; a busy one makes them minutes, and that is no failure.
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _archive() -> None:
+    """Drivers map their classes. Makes that archive once for a machine, in half a minute."""
+    class_archive.make(class_archive.class_archive())
 
 
 @pytest.fixture(scope="session")

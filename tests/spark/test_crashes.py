@@ -11,6 +11,7 @@ import pytest
 
 from fencelog.types import TopicPartition
 from tests.spark.conftest import Log
+from tests.support.spark import class_archive
 from tests.support.spark.cluster import StandaloneCluster
 from tests.support.spark.driver_process import PYTHONPATH, DriverProcess
 from tests.support.spark.faults import Announced, Fault, plan
@@ -22,6 +23,7 @@ END_S = 240.0
 EXECUTORS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": class_archive.options(class_archive.class_archive()),
     "spark.executorEnv.PYTHONPATH": PYTHONPATH,
 }
 
