@@ -1,6 +1,7 @@
 """Log starts that are raised while a commit, a disk or a role does not come along (D4)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -18,7 +19,14 @@ from fencelog_sim.world.disk import SimDisk
 from tests.support.log import NOW_MS, make_batch
 from tests.support.node import until
 from tests.support.partition import scenario
-from tests.unit.broker.test_replica_roles import NAME, Logs, acknowledge, progress_of, replicate
+from tests.unit.broker.test_replica_roles import (
+    NAME,
+    TOPIC_ID,
+    Logs,
+    acknowledge,
+    progress_of,
+    replicate,
+)
 
 OTHER = TopicPartition("u", 0)
 
@@ -123,3 +131,29 @@ async def test_a_start_that_rises_while_a_follower_raises_its_own_is_reached_too
         world.logs.raise_start(partition, Offset(6))
         await asyncio.wait(list(world.logs.starts._tasks))
         assert partition.log.log_start_offset == 6
+
+
+async def removed(world: Logs) -> None:
+    await world.logs.remove({NAME: TOPIC_ID})
+
+
+async def cut(world: Logs) -> None:
+    await world.logs.truncate(NAME, Offset(5), LeaderEpoch(2))
+
+
+@pytest.mark.parametrize("closed", [removed, cut])
+@scenario
+async def test_a_follower_that_is_closed_meanwhile_is_brought_no_further(
+    closed: Callable[[Logs], Awaitable[None]],
+) -> None:
+    async with Logs(SimDisk()) as world:
+        partition = await world.opened()
+        partition.follow(LeaderEpoch(1))
+        replicate(partition, 6)
+        await world.flusher.drained()
+        partition.advance(Offset(4))
+        world.logs.raise_start(partition, Offset(2))
+        (raising,) = world.logs.starts._tasks
+        await closed(world)
+        assert await raising == {}
+        assert partition.log.log_start_offset == world.directory.log_start(NAME) == 0

@@ -66,7 +66,8 @@ class LogStarts:
     async def _follow(self, partition: Partition) -> dict[Partition, Exception]:
         failed: dict[Partition, Exception] = {}
         try:
-            while not failed:  # the leader's may be higher by now, and nobody says it twice
+            # The leader's may be higher by now, and nobody says it twice.
+            while self._is_open(partition) and not failed:
                 start = self._start_of(partition, self._leaders[partition])
                 if start <= partition.log.log_start_offset:
                     break
