@@ -24,6 +24,7 @@ from fencelog_sim.surviving import surviving
 from fencelog_sim.workload import Scale, Workload
 from fencelog_sim.workloads import POINTS, WORKLOADS
 from fencelog_sim.world import trampolines
+from fencelog_sim.world.endless import EndlessStepError
 from fencelog_sim.world.loop import SimLoop, StuckError
 from fencelog_sim.world.network import Weather
 from fencelog_sim.world.world import Setting, World, client_host
@@ -164,7 +165,7 @@ class _Run:
         began = time.perf_counter()
         try:
             world.loop.run(self._main(), limit_s=RUN_LIMIT_S)
-        except (TimeoutError, StuckError) as error:
+        except (TimeoutError, StuckError, EndlessStepError) as error:
             result.problems.append(f"stuck: {error}")
         history = surviving(result.history, world.lost_at)
         verdict = check(history)

@@ -23,6 +23,7 @@ from struct import Struct
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple, cast
 
 from fencelog.types import Buffer
+from fencelog_sim.world.endless import steps_end
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -148,7 +149,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def run(self, main: Coroutine[Any, Any, T], *, limit_s: float) -> T:
         """Run a coroutine of the world itself to its end, once; what still waits then is kept.
 
-        Raises StuckError when nothing is left to wait for, TimeoutError past the virtual limit.
+        Raises StuckError when nothing is left to wait for, TimeoutError past the virtual limit, and
+        EndlessStepError.
         """
         task = self.start(self.outside, main)
         before = sys.get_asyncgen_hooks()
@@ -156,10 +158,11 @@ class SimLoop(asyncio.BaseEventLoop):
         # Generators of killed processes must not be closed when they are collected.
         sys.set_asyncgen_hooks(_graves.append, _graves.append)
         try:
-            while not task.done():
-                self._iterate()
-                if self._now > limit_s:
-                    raise TimeoutError(f"the run did not end within {limit_s:.0f} virtual seconds")
+            with steps_end(lambda: self.events):
+                while not task.done():
+                    self._iterate()
+                    if self._now > limit_s:
+                        raise TimeoutError(f"it did not end within {limit_s:.0f} virtual seconds")
         finally:
             sys.set_asyncgen_hooks(*before)
             asyncio._set_running_loop(None)

@@ -1,9 +1,14 @@
 """Virtual time, seeded order, and processes that end or stand still at any await."""
 
 import asyncio
+import signal
+import time
+from contextlib import suppress
 
 import pytest
 
+from fencelog_sim.world import endless
+from fencelog_sim.world.endless import EndlessStepError
 from fencelog_sim.world.loop import SimLoop, StuckError
 
 
@@ -22,6 +27,39 @@ def play(seed: str = "1") -> tuple[list[int], SimLoop]:
 
     loop.run(main(), limit_s=1.0)
     return order, loop
+
+
+def test_a_step_that_never_waits_is_ended_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endless, "STEP_CPU_S", 0.05)
+    before = signal.getsignal(signal.SIGVTALRM)
+
+    async def spin() -> None:
+        while True:
+            with suppress(Exception):
+                hash("")
+
+    async def main() -> None:
+        await asyncio.gather(asyncio.sleep(1.0), spin())
+
+    with pytest.raises(
+        EndlessStepError, match=r"a step does not end: .*, spin \(test_loop\.py:\d+"
+    ):
+        SimLoop("1").run(main(), limit_s=10.0)
+    assert signal.getsignal(signal.SIGVTALRM) is before
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+
+
+def test_steps_that_end_may_take_any_time_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endless, "STEP_CPU_S", 0.05)
+
+    async def main() -> None:
+        until = time.process_time() + 0.3
+        for _ in iter(time.process_time, None):
+            if time.process_time() > until:
+                return
+            await asyncio.sleep(0)
+
+    SimLoop("1").run(main(), limit_s=1000.0)
 
 
 def test_the_seed_decides_the_order_of_steps() -> None:
