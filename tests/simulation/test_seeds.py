@@ -50,6 +50,20 @@ REGRESSIONS: dict[str, dict[str, object]] = {
         "span_s": 8.114,
         "brokers": 3,
     },
+    # A replica was replaced while it raised its log start, which then was looked at for ever: the
+    # broker hung.
+    "replica_replaced_while_its_log_start_rises": {
+        "seed": 5000063,
+        "workload": "keyed",
+        "plan": [
+            {"kind": "full", "at": 0.723, "seconds": 0.783, "how": "ALL", "host": 3},
+            {"kind": "swallow", "at": 3.542, "host": 2},
+            {"kind": "isolate", "at": 5.722, "seconds": 7.438, "how": "in", "host": 3},
+        ],
+        "clients": 3,
+        "span_s": 10.150648796622514,
+        "brokers": 3,
+    },
     # A coordinator's answers were lost on a connection that both ends held for sound: each write of
     # its transactions waited for longer than its client.
     "silent_coordinator": {
@@ -125,5 +139,4 @@ def _cpu_ticks(pid: str) -> int:
 def test_a_case_that_showed_a_defect_stays_clean(case: dict[str, object], tmp_path: Path) -> None:
     file = tmp_path / "case.json"
     file.write_text(json.dumps(case), encoding="utf-8")
-    told = simulate("--case", str(file))
-    assert " 0 sends acknowledged" not in told
+    assert " 0 runs with nothing to check" in simulate("--case", str(file))

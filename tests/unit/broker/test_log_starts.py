@@ -141,6 +141,7 @@ async def cut(world: Logs) -> None:
     await world.logs.truncate(NAME, Offset(5), LeaderEpoch(2))
 
 
+@pytest.mark.timeout(10)  # the loop that it forbids never waits
 @pytest.mark.parametrize("closed", [removed, cut])
 @scenario
 async def test_a_follower_that_is_closed_meanwhile_is_brought_no_further(
