@@ -1,4 +1,4 @@
-"""Ends a step that never waits: the clock stands still in it, so no virtual limit ends the run."""
+"""Ends a run whose clock stands still: steps that never wait, which no virtual limit ends."""
 
 import signal
 import threading
@@ -7,37 +7,38 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STEP_CPU_S = 10.0
-"""Steps take milliseconds."""
+CPU_S = 10.0
+"""Runs take half a minute of virtual time, or more, in a second of CPU time."""
+VIRTUAL_S = 0.5
 FRAMES = 3
 
 
 class EndlessStepError(KeyboardInterrupt):
-    """A step does not end. Nothing takes it for an error to be handled, and asyncio passes it on
-    at once.
+    """A step, or a row of steps, does not end. Nothing takes it for an error to be handled, and
+    asyncio passes it on at once.
     """
 
 
 @contextmanager
-def steps_end(begun: Callable[[], int]) -> Iterator[None]:
-    """Raise EndlessStepError in a step that has taken ``STEP_CPU_S`` of CPU time, or up to twice.
+def steps_end(clock: Callable[[], float]) -> Iterator[None]:
+    """Raise EndlessStepError where ``clock`` has not gone on by VIRTUAL_S in CPU_S of CPU time.
 
-    ``begun``: how many steps have. Signals reach the main thread only: elsewhere this does nothing.
+    Signals reach the main thread only: elsewhere this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    seen = -1
+    seen = float("-inf")
 
     def look(number: int, frame: FrameType | None) -> None:
         nonlocal seen
         del number
-        if begun() == seen:
-            raise EndlessStepError(f"a step does not end: {_where(frame)}")
-        seen = begun()
+        if clock() < seen + VIRTUAL_S:
+            raise EndlessStepError(f"steps without end: {_where(frame)}")
+        seen = clock()
 
     before = signal.signal(signal.SIGVTALRM, look)
-    signal.setitimer(signal.ITIMER_VIRTUAL, STEP_CPU_S, STEP_CPU_S)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CPU_S, CPU_S)
     try:
         yield
     finally:

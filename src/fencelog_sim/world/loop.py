@@ -158,7 +158,7 @@ class SimLoop(asyncio.BaseEventLoop):
         # Generators of killed processes must not be closed when they are collected.
         sys.set_asyncgen_hooks(_graves.append, _graves.append)
         try:
-            with steps_end(lambda: self.events):
+            with steps_end(self.time):
                 while not task.done():
                     self._iterate()
                     if self._now > limit_s:
