@@ -29,10 +29,11 @@ def class_archive() -> Path:
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
-    jars = sorted((Path(spec.origin).parent / "jars").iterdir())
-    java = Path(shutil.which("java") or "/").resolve()
-    files = [(str(each), each.stat().st_mtime_ns, each.stat().st_size) for each in (java, *jars)]
-    key = hashlib.sha256(repr((os.environ.get("JAVA_HOME"), files)).encode()).hexdigest()[:12]
+    files = sorted((Path(spec.origin).parent / "jars").glob("*.jar"))
+    if java := shutil.which("java"):
+        files.append(Path(java).resolve())
+    known = [(each.name, each.stat().st_mtime_ns, each.stat().st_size) for each in files]
+    key = hashlib.sha256(repr((os.environ.get("JAVA_HOME"), known)).encode()).hexdigest()[:12]
     return cache_directory(os.environ) / "spark" / f"classes-{key}.jsa"
 
 
@@ -42,10 +43,12 @@ def options(archive: Path) -> str:
 
 
 def make(archive: Path) -> None:
-    """Make the archive, unless it is there: a session that runs a query of each kind ends."""
+    """Make the archive, unless it is there, in place of those of other jars."""
     with alone(archive.parent):
         if archive.exists():
             return
+        for other in archive.parent.glob("*.jsa"):
+            other.unlink()
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
             made = Path(folder, archive.name)
             environment = dict(os.environ, PYTHONPATH=str(ROOT))
@@ -56,7 +59,7 @@ def make(archive: Path) -> None:
 
 
 def main(folder: str) -> None:
-    """Load what a driver needs, and end with the JVM."""
+    """Run a query of each kind, so that what drivers need is loaded, and end with the JVM."""
     spark = build_session(name="classes", master="local[2]")
     spark.range(100).selectExpr("id % 7 AS key").groupBy("key").count().toPandas()
     stream = spark.readStream.format("rate").load().writeStream.format("noop")
