@@ -209,6 +209,7 @@ class ClusterMember:
         )
         self._logs.start(directory)
         self._logs.is_elsewhere = self.catalog.has
+        self._logs.is_everywhere = self._is_everywhere
         undo.push_async_callback(self._logs.stop)
         undo.push_async_callback(self.controller.stop)
         if directory.may_lack_records or not await directory.partitions():
@@ -433,6 +434,13 @@ class ClusterMember:
                 if not partition.log.open_transactions() or await self._orphaned.end([partition]):
                     return
                 await asyncio.sleep(ORPHANED_RETRY_S)
+
+    def _is_everywhere(self, name: TopicPartition) -> bool:
+        topic = self.catalog.get(name.topic)
+        if topic is None:
+            return False
+        state = self.placement.partition(topic.topic_id, name.partition)
+        return state is not None and {*state.isr} == {*state.replicas}
 
     def _registered_life(self, node_id: NodeId) -> str | None:
         found = self.placement.broker(node_id)

@@ -265,6 +265,64 @@ def test_deleted_records_do_not_return_with_the_next_leader(
     assert min(stored(cluster).values()) == 5
 
 
+def test_a_deleted_key_does_not_return_with_a_replica_that_was_away(cluster: LocalCluster) -> None:
+    # D4, F7
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    settings |= {"delete.retention.ms": "0", "segment.bytes": "1024"}
+    cluster.create_topic("k", configs=settings)
+    write(cluster, ("a", "old"), *filling())
+    leader = cluster.leader("k")
+    away, other = (each for each in ALL if each != leader)
+    cluster.kill(away)
+    write(cluster, ("a", None), *filling())
+    wait_until(lambda: away not in cluster.isr("k"), deadline_s=DEADLINE_S, what="it has left")
+    for _ in range(3):  # the first round sees the tombstone, the next one may remove it
+        write(cluster, *filling())
+        for each in (leader, other):
+            compact(cluster, each)
+    assert "old" not in [value for _, value in pairs(cluster)]
+    cluster.start(away)
+    wait_until(lambda: cluster.isr("k") == ALL, deadline_s=DEADLINE_S, what="back in sync")
+    cluster.kill(leader)
+    cluster.kill(other)
+    wait_until(lambda: cluster.leader("k") == away, deadline_s=DEADLINE_S, what="it leads")
+    assert dict(pairs(cluster))["a"] is None
+
+
+def filling() -> list[tuple[str, str]]:
+    """What fills a segment, so that it is full and may be compacted."""
+    return [("filling", "x" * 400)] * 4
+
+
+def write(cluster: LocalCluster, *records: tuple[str, str | None]) -> None:
+    """Write to topic ``k``, each record by itself, to all in-sync replicas."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for key, value in records:
+        producer.produce("k", value, key)
+        assert producer.flush(DEADLINE_S) == 0
+
+
+def compact(cluster: LocalCluster, broker: int) -> None:
+    """Run each round of compaction that is due on a broker."""
+    thread = cluster._started(broker)
+
+    async def run() -> None:
+        node = thread._node
+        assert node is not None
+        await node.broker.logs.checkpoint()
+        await node.cleaner.clean_all()
+
+    thread.run(run())
+
+
+def pairs(cluster: LocalCluster) -> list[tuple[str, str | None]]:
+    """Key and value of all records of topic ``k``."""
+    return [
+        ((each.key or b"").decode(), None if each.value is None else bytes(each.value).decode())
+        for each in cluster.records("k")
+    ]
+
+
 def test_too_few_in_sync_replicas_refuse_writes_until_one_is_back(cluster: LocalCluster) -> None:
     # D3
     cluster.create_topic("two", configs={"min.insync.replicas": "2"})

@@ -64,6 +64,27 @@ REGRESSIONS: dict[str, dict[str, object]] = {
         "span_s": 10.150648796622514,
         "brokers": 3,
     },
+    # A broker was away while the others compacted the end of a claim away. It came back with the
+    # claim, and brought it back to life when it led.
+    "deletions_compacted_away_while_a_replica_was_away": {
+        "seed": 5000109,
+        "workload": "owners",
+        "plan": [
+            {"kind": "no-store", "at": 1.191, "seconds": 7.81, "how": "one", "host": 3},
+            {
+                "kind": "kill",
+                "at": 1.633,
+                "point": "answer EndTxn",
+                "after": True,
+                "seconds": 0.443,
+                "host": 3,
+            },
+            {"kind": "no-store", "at": 11.06, "seconds": 4.489, "how": "all", "host": 2},
+        ],
+        "clients": 4,
+        "span_s": 15.832347958222254,
+        "brokers": 3,
+    },
     # A coordinator's answers were lost on a connection that both ends held for sound: each write of
     # its transactions waited for longer than its client.
     "silent_coordinator": {

@@ -5,7 +5,9 @@ The newest record of each key is kept. The other rules keep the log's meaning (D
 - A round changes nothing at or above the last stable offset, nothing in the active segment, nothing
   that may not be on stable storage, and nothing younger than ``min.compaction.lag.ms``.
 - A tombstone is kept until its batch's delete horizon has passed: ``delete.retention.ms`` after the
-  first round that saw it, so that a reader that began before sees the deletion (KIP-534).
+  first round that saw it, so that a reader that began before sees the deletion (KIP-534). It is
+  kept for longer while a replica is not in sync: one that has an older record of the key and never
+  gets the tombstone would bring that record back as a leader.
 - Records of aborted transactions are removed. A marker stays for as long as a batch of its
   transaction is in the log, and then until a delete horizon of its own.
 - The last batch of each live producer stays, emptied if necessary, because it carries the
@@ -125,13 +127,19 @@ class Compactor:
         mapped: KeyMapper,
         live: Mapping[ProducerId, LastOfProducer],
         now_ms: int,
+        *,
+        keeps_deletions: bool,
     ) -> None:
-        """Every batch from the log start on must be visited, in order."""
+        """Every batch from the log start on must be visited, in order.
+
+        ``keeps_deletions``: tombstones and markers stay, although their delete horizon has passed.
+        """
         self._transactions = state.transactions
         self._newest = mapped.newest
         self._owners = mapped.owners
         self._end = mapped.end
         self._live = live
+        self._keeps_deletions = keeps_deletions
         self._now_ms = now_ms
         self._horizon = TimestampMs(now_ms + state.config.delete_retention_ms)
         self._open: set[ProducerId] = set()
@@ -175,7 +183,7 @@ class Compactor:
 
     def _has_passed(self, header: BatchHeader) -> bool:
         horizon = delete_horizon(header)
-        return horizon is not None and horizon <= self._now_ms
+        return not self._keeps_deletions and horizon is not None and horizon <= self._now_ms
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
         last = self._live.get(header.producer_id)

@@ -120,6 +120,8 @@ class Round:
         self._live = live_producers(state)
         self._now_ms = now_ms
         self.map = KeyMapper(state.transactions, max(first_dirty, state.log_start), keys_max)
+        self.keeps_deletions = False
+        """Whether tombstones and markers stay for the sake of replicas that may lack them."""
 
     @property
     def end(self) -> Offset:
@@ -136,7 +138,13 @@ class Round:
 
     def groups(self) -> "Iterator[GroupCleaner]":
         """Yield, after the mapping, each file that is to be written."""
-        compactor = Compactor(self._state, self.map, self._live, self._now_ms)
+        compactor = Compactor(
+            self._state,
+            self.map,
+            self._live,
+            self._now_ms,
+            keeps_deletions=self.keeps_deletions,
+        )
         for group in grouped(self._state, self.end):
             yield GroupCleaner(self._state, group, compactor)
 

@@ -92,10 +92,13 @@ class Files:
             self.log.written(end)
             flush_and_commit(self.log, end)
 
-    def compact(self, now_ms: int = NOW_MS, keys_max: int = 1000) -> list[Cleaned]:
+    def compact(
+        self, now_ms: int = NOW_MS, keys_max: int = 1000, *, keeps_deletions: bool = False
+    ) -> list[Cleaned]:
         """A round, due or not; returns what changed."""
         need = self.log.compaction_need(self.first_dirty, self.log.log_end_offset, now_ms)
         compaction = self.log.compaction(self.first_dirty, need.end, now_ms, keys_max)
+        compaction.keeps_deletions = keeps_deletions
         for base in compaction.dirty():
             for header, batch in iterate(self.segments[base]):
                 compaction.map.visit(header, batch)

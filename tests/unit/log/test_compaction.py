@@ -101,6 +101,23 @@ def test_a_tombstone_stays_until_its_horizon_and_then_goes() -> None:  # D4
     assert files.records() == {1: ("b", "1"), 3: ("z", "last of its file")}
 
 
+def test_tombstones_and_markers_stay_for_a_replica_that_may_lack_them() -> None:  # D4, F7
+    files = Files.of(delete_retention_ms=0)
+    files.write(("b", "void"), producer_id=8, sequence=0, transactional=True)
+    files.end(8, commit=False)
+    files.log.expire_producers(NOW_MS)
+    files.log.expire_producers(NOW_MS + 2 * DAY_MS)
+    files.write(("a", "1"))
+    files.write(("a", None))
+    files.write(("z", "1"))
+    files.roll()
+    for _ in range(3):
+        files.compact(keeps_deletions=True)
+    assert (files.records(), files.markers()) == ({3: ("a", None), 4: ("z", "1")}, [1])
+    files.compact()
+    assert (files.records(), files.markers()) == ({4: ("z", "1")}, [])
+
+
 def test_a_superseded_tombstone_is_removed_at_once() -> None:
     files = Files.of()
     files.write(("a", None))

@@ -90,9 +90,10 @@ class LogCleaner:
 
     async def _round(self, partition: Partition, need: CompactionNeed) -> int:
         first_dirty = self._logs.first_dirty(partition)
+        due = partition.log.compaction(first_dirty, need.end, self._clock.now_ms())
+        due.keeps_deletions = not self._logs.is_everywhere(partition.name)
         compaction = partition.compaction(
-            partition.log.compaction(first_dirty, need.end, self._clock.now_ms()),
-            lambda: not self._stopping.is_set() and partition.failure is None,
+            due, lambda: not self._stopping.is_set() and partition.failure is None
         )
         end = await compaction.map()
         await self._logs.checkpoint_cleaner(partition, first_dirty)

@@ -94,6 +94,8 @@ class LogManager:
         """New partitions begin to serve, in this step."""
         self.is_elsewhere: Callable[[TopicPartition], bool] = lambda name: False
         """Whether other brokers have a partition that is not here."""
+        self.is_everywhere: Callable[[TopicPartition], bool] = lambda name: True
+        """Whether each replica of a partition has all that is committed."""
 
     def start(self, directory: DataDirectory) -> None:
         """Use this data directory."""
