@@ -60,6 +60,16 @@ async def owned(world: Logs) -> tuple[Partition, LeaderProgress]:
     return partition, progress
 
 
+async def followed(world: Logs) -> Partition:
+    """A follower with six records, of which it knows four to be committed."""
+    partition = await world.opened()
+    partition.follow(LeaderEpoch(1))
+    replicate(partition, 6)
+    await world.flusher.drained()
+    partition.advance(Offset(4))
+    return partition
+
+
 def write(partition: Partition) -> None:
     batch = make_batch()
     assert isinstance(partition.append(batch, read_header(batch), now_ms=NOW_MS), Appended)
@@ -114,11 +124,7 @@ async def test_a_stop_waits_for_copies_no_longer_than_that() -> None:
 @scenario
 async def test_a_start_that_rises_while_a_follower_raises_its_own_is_reached_too() -> None:
     async with Logs(SimDisk()) as world:
-        partition = await world.opened()
-        partition.follow(LeaderEpoch(1))
-        replicate(partition, 6)
-        await world.flusher.drained()
-        partition.advance(Offset(4))
+        partition = await followed(world)
         world.logs.raise_start(partition, Offset(2))
         await asyncio.sleep(0)
         raising = list(world.logs.starts._tasks)
@@ -148,11 +154,7 @@ async def test_a_follower_that_is_closed_meanwhile_is_brought_no_further(
     closed: Callable[[Logs], Awaitable[None]],
 ) -> None:
     async with Logs(SimDisk()) as world:
-        partition = await world.opened()
-        partition.follow(LeaderEpoch(1))
-        replicate(partition, 6)
-        await world.flusher.drained()
-        partition.advance(Offset(4))
+        partition = await followed(world)
         world.logs.raise_start(partition, Offset(2))
         (raising,) = world.logs.starts._tasks
         await closed(world)
