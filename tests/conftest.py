@@ -57,8 +57,9 @@ def _light_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     lay_out_spark(home)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_HOME", str(home))
+        options = class_archive.options()
         for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
-            patch.setenv(name, class_archive.options(class_archive.class_archive()))
+            patch.setenv(name, options)
         yield
 
 

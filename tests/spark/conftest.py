@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _archive() -> None:
     """Drivers map their classes. Makes that archive once for a machine, in half a minute."""
-    class_archive.make(class_archive.class_archive())
+    class_archive.make()
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ END_S = 240.0
 EXECUTORS = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": class_archive.options(class_archive.class_archive()),
+    "spark.executor.extraJavaOptions": class_archive.options(),
     "spark.executorEnv.PYTHONPATH": PYTHONPATH,
 }
 

@@ -24,7 +24,7 @@ MAKE_S = 300.0
 END_S = 120.0
 
 
-def class_archive() -> Path:
+def _place() -> Path:
     """Where the archive for the installed Spark and Java is, or will be."""
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
@@ -37,13 +37,14 @@ def class_archive() -> Path:
     return cache_directory(os.environ) / "spark" / f"classes-{key}.jsa"
 
 
-def options(archive: Path) -> str:
+def options() -> str:
     """The JVM's options for a short life."""
-    return f"{LIGHT} -XX:SharedArchiveFile={archive}"
+    return f"{LIGHT} -XX:SharedArchiveFile={_place()}"
 
 
-def make(archive: Path) -> None:
+def make() -> None:
     """Make the archive, unless it is there, in place of those of other jars."""
+    archive = _place()
     with alone(archive.parent):
         if archive.exists():
             return
