@@ -24,6 +24,7 @@ from fencelog.log.snapshot import decode_snapshot
 from fencelog.ports import Disk
 from fencelog.storage.checkpoint import is_temporary, read_file, remove_file, replace_file
 from fencelog.storage.clean_stop import checksum_of, remove_side_files
+from fencelog.storage.deleted_segments import keep_producers, remove_segments
 from fencelog.storage.replay import FORK, Bad, Replay, damage, wrong_epoch
 from fencelog.storage.resume_point import checkpoint_below, snapshot_at
 from fencelog.storage.segment import find_batch, read_first_header, walk
@@ -128,7 +129,7 @@ class Recovery:
             await self._store_checkpoint(checkpoint)
         loaded = None if checkpoint is None else await self._resume(base_offsets, checkpoint)
         if loaded is None:
-            loaded = await self._begin(base_offsets)
+            loaded = await self._begin(base_offsets, epochs)
         return await self._recover(loaded, epochs)
 
     async def _resume_point(
@@ -169,7 +170,7 @@ class Recovery:
             kept = [base for base in base_offsets if base <= bad.base_offset]
             for base_offset in reversed(base_offsets[len(kept) :]):
                 # One after the other: a crash leaves no gap between segments.
-                await self._remove_segments([base_offset])
+                await remove_segments(self.disk, self.directory, [base_offset])
             await self._truncate(kept[-1], builder.position)
             base_offsets, rest = kept, kept[len(loaded.side_states) :]
         elif builder.log_end < self._synced:
@@ -213,8 +214,12 @@ class Recovery:
         # Segments are deleted oldest first, after the log start is stored: those that are still
         # below it were to be deleted.
         deleted = [base for base, after in pairwise(found) if after <= self.log_start]
-        await self._remove_segments(deleted)
         segments = found[len(deleted) :]
+        if deleted and not self.was_compacted:
+            await keep_producers(
+                self.disk, self.directory, deleted, segments[0], self.config, self.leader_epoch
+            )
+        await remove_segments(self.disk, self.directory, deleted)
         await self._check_newest(max(segments, default=Offset(-1)), snapshots)
         if not segments and not self.was_created and self._synced <= self.log_start:
             await (await self.disk.open(self._path(self.log_start), create=True)).close()
@@ -267,7 +272,8 @@ class Recovery:
                 raise CorruptionError(
                     f"{path}: ends at offset {end}, but no segment of {self.directory} begins there"
                 )
-            await self._remove_segments([b for b in sorted(replaced) if base_offset < b < end])
+            inside = [each for each in sorted(replaced) if base_offset < each < end]
+            await remove_segments(self.disk, self.directory, inside)
             await self.disk.rename(path, self._path(base_offset))
             await self.disk.sync_directory(self.directory)
         return has_swaps
@@ -291,15 +297,6 @@ class Recovery:
             # It was synced before it got this name, and the segments it replaces may be removed.
             raise CorruptionError(f"{path}: damaged at position {bad.position}: {bad.problem}")
         return end
-
-    async def _remove_segments(self, base_offsets: list[Offset]) -> None:
-        # A snapshot without its segment means that the segment was lost.
-        for suffixes in ((layout.SNAPSHOT,), layout.SEGMENT_SUFFIXES):
-            for base_offset in base_offsets:
-                for suffix in suffixes:
-                    await self.disk.remove(self._path(base_offset, suffix))
-            if base_offsets:
-                await self.disk.sync_directory(self.directory)
 
     async def _known_epochs(self) -> LeaderEpochs:
         """Return the checkpoint's leader epochs, to check the batches'; none if it is damaged.
@@ -423,18 +420,20 @@ class Recovery:
             return None
         return Recovered(builder, base_offsets, states, checkpoint=checkpoint)
 
-    async def _begin(self, base_offsets: list[Offset]) -> Recovered:
+    async def _begin(self, base_offsets: list[Offset], epochs: LeaderEpochs) -> Recovered:
         """Load what is known below the first segment, all of whose batches are to be read."""
         builder, first = self._builder(), base_offsets[0]
-        snapshot: bytes | None = None
-        if not self.was_compacted:  # batches that are gone without a trace may have followed it
-            snapshot = await snapshot_at(self.disk, self.directory, first)
+        snapshot = await snapshot_at(self.disk, self.directory, first)
+        below = () if snapshot is None else decode_snapshot(snapshot).epochs
+        if self.was_compacted:  # batches that are gone without a trace may have followed it
+            snapshot = None
         # Before the walk, so that a crash never leaves stale ones to be trusted. The leader epochs
         # are needed to check batches while there is damage.
         kept = None if snapshot is None else layout.file_name(first, layout.SNAPSHOT)
         await remove_side_files(self.disk, self.directory, (layout.LEADER_EPOCH_CHECKPOINT, kept))
         if snapshot is not None:
             builder.restore_snapshot(snapshot)
+        builder.restore_leader_epochs(below or epochs.before(first))
         return Recovered(builder, base_offsets, {}, knows_deleted=snapshot is not None)
 
     async def _size_of(self, base_offset: Offset) -> int:

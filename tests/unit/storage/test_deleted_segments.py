@@ -4,9 +4,11 @@ import pytest
 
 from fencelog.log import layout
 from fencelog.types import LeaderEpoch, Offset, ProducerId
+from fencelog.wire.batch import iterate
 from fencelog_sim.world.disk import Loss, PowerCut
 from tests.support.storage import (
     DIRECTORY,
+    SMALL_SEGMENTS,
     World,
     assert_same_state,
     cut_at,
@@ -82,9 +84,10 @@ def test_without_the_snapshot_a_start_says_that_it_does_not_know_what_was_delete
     run(scenario())
 
 
+@pytest.mark.parametrize("was_compacted", [False, True])
 @pytest.mark.parametrize("more", [0, 1, 8])
 def test_the_epochs_of_what_was_deleted_last_are_known_though_all_batches_are_read(
-    more: int,
+    more: int, was_compacted: bool
 ) -> None:  # F7
     async def scenario() -> None:
         world = await World.create()
@@ -96,12 +99,93 @@ def test_the_epochs_of_what_was_deleted_last_are_known_though_all_batches_are_re
         start, epochs = world.log.log_start_offset, world.log._state.epochs.entries
         assert [each.offset < start for each in epochs[:3]] == [True, True, False]
         again = await World.recover(
-            world.disk.power_loss(Loss.ALL), log_start=start, leader_epoch=11
+            world.disk.power_loss(Loss.ALL),
+            log_start=start,
+            leader_epoch=11,
+            was_compacted=was_compacted,
         )
         assert again.store.is_rebuilt
         assert again.log._state.epochs.entries == epochs
         for epoch in range(epochs[0].epoch, 12):
             assert again.log.end_of_epoch(epoch) == world.log.end_of_epoch(epoch)
+
+    run(scenario())
+
+
+async def deleted_up_to_its_end() -> World:
+    """One segment, all of whose batches are deleted: it stays, as the newest."""
+    world = await World.create()
+    for number in range(3):
+        world.append_transactional(100 + number, 0, b"t")
+        world.end_transaction(100 + number, commit=True)
+    await world.flush()
+    await shortened(world, world.log.log_end_offset)
+    assert world.log.segment_base_offsets == [0]
+    return world
+
+
+async def begin_a_segment(world: World) -> None:
+    """Append a batch that is too large for the newest segment."""
+    world.append_values(b"x" * SMALL_SEGMENTS.segment_bytes)
+    await world.flush()
+    assert world.log.segment_base_offsets == [0, world.log.log_start_offset]
+
+
+def known(world: World) -> dict[int, object]:
+    return {
+        view.producer_id: world.log.producer(view.producer_id) for view in world.log.producers()
+    }
+
+
+def test_a_power_cut_at_the_first_segment_after_all_was_deleted_forgets_no_producer() -> None:
+    # E4, D4
+    async def scenario() -> None:
+        for number in range(1000):
+            world = await deleted_up_to_its_end()
+            expected, start = known(world), world.log.log_start_offset
+            assert len(expected) == 3
+            cut_at(world.disk, number)
+            try:
+                await begin_a_segment(world)
+            except PowerCut:
+                pass
+            else:
+                assert number > 5
+                return
+            for loss in Loss:
+                again = await World.recover(world.disk.power_loss(loss), log_start=start)
+                assert known(again) == expected
+                assert again.store.knows_deleted
+                # The start has removed the segment; what it has kept is durable.
+                later = await World.recover(again.disk.power_loss(Loss.ALL), log_start=start)
+                assert known(later) == expected
+        raise AssertionError("it never ends")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("damage", ["flipped", "incomplete", "a newer epoch"])
+def test_of_segments_that_are_damaged_a_start_keeps_no_producers(damage: str) -> None:  # D4
+    async def scenario() -> None:
+        world = await deleted_up_to_its_end()
+        if damage == "a newer epoch":
+            world.log.lead(LeaderEpoch(3))
+        await begin_a_segment(world)
+        start = world.log.log_start_offset
+        await world.disk.remove(f"{DIRECTORY}/{layout.file_name(start, layout.SNAPSHOT)}")
+        path = f"{DIRECTORY}/{layout.file_name(0, layout.LOG)}"
+        content = world.disk.contents(path)
+        *_, (last, _) = iterate(content)
+        if damage == "flipped":
+            world.disk.overwrite(path, content[:100] + b"?" + content[101:])
+        elif damage == "incomplete":
+            truncated(world.disk, path, len(content) - last.size)
+        again = await World.recover(world.disk, log_start=start, leader_epoch=3)
+        is_known = damage == "a newer epoch"
+        assert again.store.knows_deleted == is_known
+        assert again.log.segment_base_offsets == [start]
+        assert again.log.log_end_offset == world.log.log_end_offset
+        assert (known(again) == known(world)) == is_known
 
     run(scenario())
 
