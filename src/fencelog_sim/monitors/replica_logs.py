@@ -107,9 +107,7 @@ class ReplicaLogs:
 
     def start(self, host: BrokerHost, name: str) -> int:
         """Return where a log begins on a host: at its first segment; 0 without one."""
-        directory = host.disk.image.root.names.get(name)
-        names = directory.names if isinstance(directory, Directory) else {}
-        return min((int(each.removesuffix(LOG)) for each in names if each.endswith(LOG)), default=0)
+        return min(_bases(host, name), default=0)
 
     def point_problem(self, host: BrokerHost, name: TopicPartition) -> str | None:
         """Say where the stored recovery point is above what a log has: a start trusts it (F7)."""
@@ -117,7 +115,9 @@ class ReplicaLogs:
         if not isinstance(file, Inode):
             return None
         point = decode_offsets(bytes(file.data).decode("ascii")).get(name, Offset(0))
-        end = max((each.next_offset for each in self.batches(host, str(name))), default=0)
+        ends = [each.next_offset for each in self.batches(host, str(name))]
+        # The newest segment may have no batch.
+        end = max(*ends, *_bases(host, str(name)), 0)
         return f"it is cut to {end}, its recovery point is {point}" if point > end else None
 
     def _read(self, file: Inode) -> _Read:
@@ -133,6 +133,12 @@ class ReplicaLogs:
 
 def _between(batches: Sequence[StoredBatch], start: int, end: int) -> list[StoredBatch]:
     return [each for each in batches if each.base_offset >= start and each.next_offset <= end]
+
+
+def _bases(host: BrokerHost, name: str) -> list[int]:
+    directory = host.disk.image.root.names.get(name)
+    names = directory.names if isinstance(directory, Directory) else {}
+    return [int(each.removesuffix(LOG)) for each in names if each.endswith(LOG)]
 
 
 def _log_files(host: BrokerHost, name: str) -> Sequence[Inode]:

@@ -22,7 +22,6 @@ one only the states are looked at.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
 
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Topic
 from fencelog.coordination.controller.model import (
@@ -31,6 +30,7 @@ from fencelog.coordination.controller.model import (
     NO_LEADER,
     PARTITION_PREFIX,
     PartitionState,
+    Registration,
 )
 from fencelog.coordination.streams.model import StreamSegment
 from fencelog.errors import CorruptionError, ErrorCode
@@ -39,7 +39,8 @@ from fencelog.node import Node
 from fencelog.ports import MetadataChange
 from fencelog.types import Offset, TopicPartition
 from fencelog.wire.batch import check_crc
-from fencelog_sim.monitors.committed import CommittedLogs, ShownOffsets
+from fencelog_sim.monitors.committed import CommittedLogs
+from fencelog_sim.monitors.questions import Differ, Led, Look, Shown
 from fencelog_sim.monitors.replica_logs import ReplicaLogs, whole_batches
 from fencelog_sim.monitors.replicated_partition import ReplicatedPartition
 from fencelog_sim.monitors.stream_model import StreamModel
@@ -51,13 +52,6 @@ from fencelog_sim.world.world import World
 VIOLATIONS_MAX = 20
 READS = frozenset({"Fetch", "ListOffsets", "Metadata", "FindCoordinator"})
 """What a broker may answer only while nobody else can lead."""
-Led: TypeAlias = Callable[[Node, TopicPartition], int | None]
-"""The epoch in which a broker leads a partition right now; None if it does not."""
-Shown: TypeAlias = Callable[[Node, TopicPartition], ShownOffsets | None]
-Differ: TypeAlias = Callable[[Node, Sequence[Node], TopicPartition], Iterable[str]]
-"""What replicas know of a partition otherwise than their leader, which may be among them."""
-Look: TypeAlias = Callable[[int, Node], Iterable[str]]
-"""What is wrong in a host's broker after one of its steps."""
 
 
 class ReplicationMonitor:
@@ -92,6 +86,8 @@ class ReplicationMonitor:
         self._moved: dict[tuple[int, TopicPartition], int] = {}
         self._holed: set[int] = set()
         """Hosts whose disks have lost what was in the middle: that is damage when a log is read."""
+        self._unregistered: set[int] = set()
+        """Hosts that lost power in ``os`` mode; a leader takes them in until they register anew."""
         self._offline: set[tuple[int, TopicPartition]] = set()
         """Replicas that were reported as offline."""
         self._cut: dict[tuple[int, TopicPartition], bool] = {}
@@ -171,6 +167,10 @@ class ReplicationMonitor:
         for problem in self._streams.take(changes):
             self._add(problem)
         for change in changes:
+            if change.key.startswith(BROKER_PREFIX) and change.value is not None:
+                registered = Registration.decode(change.key, change.value)
+                if registered.begun_at == 0:
+                    self._unregistered.discard(registered.node_id)
             if change.key.startswith(TOPIC_PREFIX):
                 self._topic_changed(change)
         for change in changes:
@@ -208,6 +208,7 @@ class ReplicationMonitor:
         if before is None or before.leader_epoch < state.leader_epoch:
             partition.begun_at = partition.end
         members = {*state.isr, *state.eligible}
+        partition.forgetful |= self._unregistered - {state.leader}
         partition.forgetful &= members
         for host in self._hosts(sorted(members - partition.forgetful)):
             what = "leads" if host.number == state.leader else "is in sync or eligible"
@@ -347,10 +348,9 @@ class ReplicationMonitor:
         if loss is Loss.HOLES:
             self._holed.add(host.number)
         if loss not in {None, Loss.NONE} and self._world.setting.durability == "os":
+            self._unregistered.add(host.number)
             for partition in self._partitions.values():
-                state = partition.state
-                if state is not None and host.number in {*state.isr, *state.eligible}:
-                    partition.forgetful.add(host.number)
+                partition.forgetful.add(host.number)
 
     def _watermark(
         self, host: BrokerHost, partition: ReplicatedPartition, high_watermark: int
@@ -418,8 +418,8 @@ class ReplicationMonitor:
         is_other = partition.is_compacted or partition.is_unnamed or partition.is_removed
         if is_other or state is None or state.leader not in self._nodes:
             return
-        leader, *replicas = [self._nodes[each] for each in (state.leader, *state.replicas)]
-        for problem in self._differ(leader, replicas, partition.name):
+        replicas = [self._nodes[each] for each in state.replicas if each in self._nodes]
+        for problem in self._differ(self._nodes[state.leader], replicas, partition.name):
             self._report(partition, problem)
 
     def _seal_problem(self, name: TopicPartition, offset: int) -> str | None:

@@ -9,8 +9,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from fencelog.broker.metadata.catalog import Topic
-from fencelog.coordination.controller.model import NO_LEADER, PartitionState
-from fencelog.log.layout import RECOVERY_POINT_CHECKPOINT, encode_offsets
+from fencelog.coordination.controller.model import (
+    BROKER_PREFIX,
+    NO_LEADER,
+    PartitionState,
+    Registration,
+)
+from fencelog.log.layout import LOG, RECOVERY_POINT_CHECKPOINT, encode_offsets, file_name
 from fencelog.ports import MetadataWrite
 from fencelog.storage.checkpoint import replace_file
 from fencelog.types import LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
@@ -65,6 +70,12 @@ class Rig:
         )
         self.leads = {leader: epoch}
         self.world.store.commit([MetadataWrite(KEY, state.encode())])
+
+    def register(self, number: int, begun_at: int = 0) -> None:
+        """Store the registration of a broker's life, the first one or a later one."""
+        node_id = NodeId(number)
+        life = Registration(node_id, "h", 9092, "life", "directory", begun_at=begun_at)
+        self.world.store.commit([MetadataWrite(f"{BROKER_PREFIX}{number}", life.encode())])
 
     def play(self, story: Callable[[], Awaitable[None]]) -> list[str]:
         async def main() -> None:
@@ -322,6 +333,25 @@ def test_who_lost_power_in_os_mode_is_not_elected_before_it_has_caught_up() -> N
     assert "broker 3 leads in epoch 1" in violation_of(rig, story)
 
 
+def test_who_lost_power_in_os_mode_may_be_taken_in_until_it_has_registered_anew() -> None:  # F8
+    rig = Rig()
+
+    async def story() -> None:
+        rig.state(1, 0, (1, 2))
+        await rig.committed(0)
+        rig.world.hosts[2].cut_power(Loss.ALL)
+        rig.state(1, 0, (1, 2))
+        rig.register(3, begun_at=7)  # what the last life has asked for comes late
+        rig.register(2)
+        rig.state(1, 0, ALL)  # by what it has acknowledged before
+        rig.state(1, 0, (1, 2))
+        assert rig.monitor.violations == []
+        rig.register(3)
+        rig.state(1, 0, ALL)
+
+    assert "broker 3 is in sync or eligible in epoch 0" in violation_of(rig, story)
+
+
 def test_at_the_end_a_replica_has_not_all() -> None:
     rig = Rig()
 
@@ -378,6 +408,22 @@ def test_a_log_is_cut_below_its_recovery_point(point: int) -> None:  # F7
     assert [each.partition(" [")[0] for each in rig.play(story)] == told
 
 
+def test_a_log_is_cut_to_the_begin_of_its_newest_segment() -> None:  # F7
+    rig = Rig()
+
+    async def story() -> None:
+        points = encode_offsets({NAME: Offset(2)})
+        disk = rig.world.hosts[1].disk
+        await replace_file(disk, RECOVERY_POINT_CHECKPOINT, points.encode("ascii"))
+        await disk.make_directory("orders-0")
+        path = "orders-0/" + file_name(Offset(2), LOG)
+        file = await disk.open(path, create=True)
+        await file.truncate(0)
+        await asyncio.sleep(0)
+
+    assert rig.play(story) == []
+
+
 def test_at_the_end_a_replica_knows_other_producers() -> None:  # E4
     rig = Rig()
     asked: list[object] = []
@@ -392,9 +438,11 @@ def test_at_the_end_a_replica_knows_other_producers() -> None:  # E4
         await rig.committed(0)
         rig.state(2, 1, ALL)
         rig.monitor.finish()
+        del rig.monitor._nodes[3]  # its broker has just ended
+        rig.monitor.finish()
 
     assert "orders-0: producer 7 is another one" in violation_of(rig, story)
-    assert asked == [(2, [1, 2, 3], NAME)]
+    assert asked == [(2, [1, 2, 3], NAME), (2, [1, 2], NAME)]
 
 
 def test_a_replica_may_have_deleted_what_is_below_its_first_segment() -> None:
