@@ -95,6 +95,40 @@ REGRESSIONS: dict[str, dict[str, object]] = {
         "span_s": 4.101,
         "brokers": 3,
     },
+    # All of a partition was deleted, another segment was begun, and a power cut took its snapshot:
+    # the start removed the old segment, and forgot the producers.
+    "producers_of_a_log_that_was_deleted_up_to_its_end": {
+        "seed": 6000007,
+        "workload": "keyed",
+        "plan": [
+            {"kind": "strand", "at": 4.932},
+            {"kind": "skew", "at": 6.734, "how": "5000", "host": 2},
+            {
+                "kind": "power",
+                "at": 6.912,
+                "point": "answer BrokerWriteMarkers",
+                "how": "NONE",
+                "host": 3,
+            },
+            {"kind": "no-store", "at": 8.822, "seconds": 4.311, "how": "one"},
+            {"kind": "site-power", "at": 13.596, "how": "ALL", "host": 3},
+        ],
+        "clients": 4,
+        "span_s": 3.771,
+        "brokers": 3,
+    },
+    # A replica of a compacted topic without records forgot its leader epoch, and a shorter one led.
+    "leader_epoch_of_a_compacted_log_without_records": {
+        "seed": 6000125,
+        "workload": "keyed",
+        "plan": [
+            {"kind": "pause", "at": 4.452, "seconds": 9.677},
+            {"kind": "site-power", "at": 10.042, "how": "NONE", "host": 3},
+        ],
+        "clients": 2,
+        "span_s": 3.136,
+        "brokers": 3,
+    },
 }
 """Cases by what they showed. They have their plans, as what a seed draws may change; what clients
 do in them may change too, so each defect has a test of its own beside its code."""
