@@ -63,10 +63,15 @@ def led_epoch(node: Node, name: TopicPartition) -> int | None:
 
 
 def other_producers(leader: Node, replicas: Sequence[Node], name: TopicPartition) -> Iterator[str]:
-    """Yield which producers a replica knows otherwise than its leader does (E4)."""
+    """Yield which producers a replica knows otherwise than its leader does (E4).
+
+    One that is not open, as it begins anew right now, will have them from its leader.
+    """
     leading = _producers(leader, name)
     for replica in replicas:
         following = _producers(replica, name)
+        if leading is None or following is None:
+            continue
         for each in sorted(leading.keys() | following.keys()):
             here, there = leading.get(each), following.get(each)
             if here != there:
@@ -74,9 +79,9 @@ def other_producers(leader: Node, replicas: Sequence[Node], name: TopicPartition
                 yield f"producer {each} is {there} on broker {number}, and leading {here}"
 
 
-def _producers(node: Node, name: TopicPartition) -> Mapping[ProducerId, ProducerState]:
+def _producers(node: Node, name: TopicPartition) -> Mapping[ProducerId, ProducerState] | None:
     replica = node.broker.logs.replica(name)
-    return {} if replica is None else replica.log._state.producers
+    return None if replica is None else replica.log._state.producers
 
 
 def shown_offsets(node: Node, name: TopicPartition) -> ShownOffsets | None:
