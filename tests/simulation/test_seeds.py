@@ -129,6 +129,38 @@ REGRESSIONS: dict[str, dict[str, object]] = {
         "span_s": 3.136,
         "brokers": 3,
     },
+    # A segment was begun while the log start was raised to its begin: the old one was deleted, and
+    # nothing had made durable what it told of producers.
+    "producers_of_a_segment_that_is_deleted_while_the_next_is_begun": {
+        "seed": 6000007,
+        "workload": "keyed",
+        "plan": [
+            {"kind": "swallow", "at": 0.132, "host": 3},
+            {
+                "kind": "power",
+                "at": 1.434,
+                "point": "create *",
+                "seconds": 1.415,
+                "how": "HOLES",
+                "host": 3,
+            },
+            {"kind": "strand", "at": 4.932, "point": "request EndTxn", "nth": 10},
+            {"kind": "skew", "at": 6.734, "how": "5000", "host": 2},
+            {
+                "kind": "power",
+                "at": 6.912,
+                "point": "answer BrokerWriteMarkers",
+                "seconds": 1.035,
+                "how": "NONE",
+                "host": 3,
+            },
+            {"kind": "no-store", "at": 8.822, "seconds": 4.311, "how": "one"},
+            {"kind": "site-power", "at": 13.596, "how": "ALL", "host": 3},
+        ],
+        "clients": 4,
+        "span_s": 3.771,
+        "brokers": 3,
+    },
 }
 """Cases by what they showed. They have their plans, as what a seed draws may change; what clients
 do in them may change too, so each defect has a test of its own beside its code."""

@@ -7,7 +7,7 @@ where it does not match, they are rebuilt from the log.
 """
 
 import asyncio
-from itertools import pairwise
+from bisect import bisect_right
 from typing import Self
 
 from fencelog.errors import ExhaustedError, StorageError
@@ -65,8 +65,10 @@ class PartitionStore:
         self._checkpointing: asyncio.Task[None] | None = None
         self._syncing: dict[Offset, asyncio.Task[None]] = {}
         """Background syncs of full segments, by base offset."""
-        self._sync_lock = asyncio.Lock()
-        self._write_lock = asyncio.Lock()
+        self._write_lock, self._sync_lock = asyncio.Lock(), asyncio.Lock()
+        self._snapshot_lock = asyncio.Lock()
+        self._kept = Offset(-1)
+        """The segment whose snapshot is durable, as those below it were deleted."""
         self._usable = Usable(directory, when_failed=lambda: writeback.closed(self))
         self.truncated: str | None = None
         """Where recovery truncated the log after the last sound batch, and why (D3)."""
@@ -273,26 +275,23 @@ class PartitionStore:
         """Return the first record at or after a timestamp; awaits ``pause`` between pieces."""
         return await find_in_segments(self._log, self._segments, timestamp, isolation, pause)
 
-    async def keep_producers(self, offset: Offset) -> None:
-        """Store what segments below a synced offset tell of producers; raises StorageError."""
-        async with self._sync_lock:
-            self._usable.check()
-            base_offsets = self._segments.base_offsets
-            await store_snapshot(self._disk, self._directory, base_offsets, offset, self._log)
-
     async def delete_segments_below(self, offset: Offset) -> None:
         """Remove the segments that end at or below an offset, never the newest.
 
-        ``offset`` must be stored by ``DataDirectory.checkpoint`` as the log start before: recovery
-        treats a missing segment above it as damage. ``keep_producers`` comes before. Raises
-        StorageError.
+        ``offset`` must be stored as the log start before: above it a missing segment is damage.
+        What they tell of producers is made durable first (E4). Raises StorageError.
         """
         async with self._sync_lock:
             self._usable.check()
             self.clean_stop = None
-            for base_offset, end in pairwise(self._segments.base_offsets):
-                if end > offset:
-                    break
+            base_offsets = self._segments.base_offsets
+            gone = max(bisect_right(base_offsets, offset) - 1, 0)
+            if gone:
+                await self._segments.sync_names()  # a snapshot tells that there is its segment
+                async with self._snapshot_lock:
+                    await store_snapshot(self._disk, self._directory, base_offsets[gone], self._log)
+                    self._kept = base_offsets[gone]
+            for base_offset in base_offsets[:gone]:
                 await self._segments.remove(base_offset)
             await self._segments.sync_directory()
 
@@ -448,9 +447,11 @@ class PartitionStore:
     async def _write_snapshot(self, write: SegmentWrite) -> None:
         """Write a new segment's snapshot once its name is durable: it tells that there is one."""
         await self._segments.sync_names()
-        if write.snapshot is not None:
-            path = self._segments.path(write.segment_base_offset, layout.SNAPSHOT)
-            await replace_file(self._disk, path, write.snapshot, durable=False)
+        async with self._snapshot_lock:
+            # One that is durable is not replaced: a power cut might leave neither.
+            if write.snapshot is not None and write.segment_base_offset > self._kept:
+                path = self._segments.path(write.segment_base_offset, layout.SNAPSHOT)
+                await replace_file(self._disk, path, write.snapshot, durable=False)
 
     async def _sync_beside(self, full: OpenSegment, write: SegmentWrite) -> None:
         """Sync a full segment in the background; the next write or sync reports a failure."""

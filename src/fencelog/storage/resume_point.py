@@ -4,7 +4,6 @@ A replica is truncated at a fork, or knows its high watermark only: what was sto
 later offset says too much (F7). Snapshots are taken where segments begin, and have a checksum.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from fencelog.errors import CorruptionError
@@ -61,21 +60,12 @@ async def checkpoint_below(
     return None
 
 
-async def store_snapshot(
-    disk: Disk,
-    directory: str,
-    base_offsets: Sequence[Offset],
-    log_start: Offset,
-    log: PartitionLog,
-) -> None:
-    """Make durable what segments that end at or below a new log start tell of producers.
+async def store_snapshot(disk: Disk, directory: str, first: Offset, log: PartitionLog) -> None:
+    """Make durable what the segments below ``first`` tell of producers: its snapshot.
 
-    It is the snapshot of the first segment that stays, where a start begins that reads all batches.
-    Where there is no sound one, the log's own is stored. Raises StorageError.
+    A start that reads all batches begins there. Where there is no sound one, the log's own is
+    stored. Raises StorageError.
     """
-    first = base_offsets[max(bisect_right(base_offsets, log_start) - 1, 0)]
-    if first == base_offsets[0]:
-        return
     snapshot = await snapshot_at(disk, directory, first)
     if snapshot is None:
         snapshot, _ = log.start_snapshot(first)

@@ -1,5 +1,8 @@
 """What is known of deleted segments after a start that reads all batches (E4, R2)."""
 
+import asyncio
+from random import Random
+
 import pytest
 
 from fencelog.log import layout
@@ -20,7 +23,6 @@ from tests.support.storage import (
 
 async def shortened(world: World, start: int) -> None:
     """Delete what is below an offset, as retention does."""
-    await world.store.keep_producers(Offset(start))
     assert isinstance(world.log.advance_start(Offset(start)), list)
     await world.store.delete_segments_below(Offset(start))
 
@@ -164,6 +166,46 @@ def test_a_power_cut_at_the_first_segment_after_all_was_deleted_forgets_no_produ
     run(scenario())
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_power_cut_while_the_next_segment_is_begun_and_the_last_one_goes_forgets_no_producer(
+    seed: int,
+) -> None:  # E4, D4
+    async def scenario() -> None:
+        for number in range(1000):
+            world = await deleted_up_to_its_end()
+            expected, start = known(world), world.log.log_start_offset
+
+            async def delete(world: World = world, start: Offset = start) -> None:
+                while world.store._segments.base_offsets[-1] < start:  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0)
+                await world.store.delete_segments_below(start)
+
+            random = Random(seed)
+
+            async def slow(verb: str, name: str, size: int, random: Random = random) -> None:
+                for _ in range(random.randrange(6)):
+                    await asyncio.sleep(0)
+
+            world.disk.delay = slow
+            cut_at(world.disk, number)
+            deleting = asyncio.create_task(delete())
+            try:
+                await begin_a_segment(world)
+                await deleting
+            except PowerCut:
+                deleting.cancel()
+                await asyncio.wait([deleting])
+            else:
+                assert world.store._segments.base_offsets == [start]
+                return
+            for loss in Loss:
+                again = await World.recover(world.disk.power_loss(loss), log_start=start)
+                assert known(again) == expected
+        raise AssertionError("it never ends")
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("damage", ["flipped", "incomplete", "a newer epoch"])
 def test_of_segments_that_are_damaged_a_start_keeps_no_producers(damage: str) -> None:  # D4
     async def scenario() -> None:
@@ -200,7 +242,6 @@ def test_a_power_cut_while_segments_are_deleted_forgets_no_producer() -> None:  
             cut_at(world.disk, number)
             log_start = 0
             try:
-                await world.store.keep_producers(start)
                 log_start = start
                 world.log.advance_start(start)
                 await world.store.delete_segments_below(start)

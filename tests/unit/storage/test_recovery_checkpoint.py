@@ -205,7 +205,6 @@ def test_it_is_not_used_once_its_newest_segment_is_deleted() -> None:  # D4
         world = await lived(after=20)
         start = world.log.segment_base_offsets[-1]
         assert start > end_of(world.disk)
-        await world.store.keep_producers(start)
         assert isinstance(world.log.advance_start(start), list)
         await world.store.delete_segments_below(start)
         data = await world.read_all()

@@ -89,10 +89,9 @@ async def advance_starts(
     """Raise log starts: stored first, visible to readers after, so that they never go back.
 
     Each log is synced up to its new start before, or a power cut could leave its end below its
-    start. Ownership records below the start are copied, and the copies synced, before; so is what
-    is known of producers whose segments will be deleted. Returns the partitions that failed: with
-    TimeoutError where the copies are not committed in time, NotLeaderError where another broker
-    leads since. Raises StorageError if none could be stored.
+    start. Ownership records below the start are copied, and the copies synced, before. Returns the
+    partitions that failed: with TimeoutError where the copies are not committed in time,
+    NotLeaderError where another broker leads since. Raises StorageError if none could be stored.
     """
     failed: dict[Partition, Exception] = {}
     later = {each: start for each, start in starts.items() if start > each.log.log_start_offset}
@@ -163,15 +162,12 @@ async def _not_committed(copies: Mapping[Partition, Offset]) -> dict[Partition, 
 
 
 async def _keep(partition: Partition, start: Offset, end: Offset | Rejected) -> StorageError | None:
-    """Make durable what a log keeps of its owners and producers, and all below its new start."""
+    """Make durable what a log keeps of its owners, and all below its new start."""
     if isinstance(end, Rejected):
         return StorageError(end.message)
     try:
         if partition.recovery_point < max(start, end):
             await partition.sync()
-        bases = partition.log.segment_base_offsets
-        if len(bases) > 1 and bases[1] <= start:  # else no segment will be deleted
-            await partition.files.keep_producers(start)
     except StorageError as error:
         return error
     return None
