@@ -129,7 +129,7 @@ class Recovery:
             await self._store_checkpoint(checkpoint)
         loaded = None if checkpoint is None else await self._resume(base_offsets, checkpoint)
         if loaded is None:
-            loaded = await self._begin(base_offsets, epochs)
+            loaded = await self._begin(base_offsets)
         return await self._recover(loaded, epochs)
 
     async def _resume_point(
@@ -420,11 +420,10 @@ class Recovery:
             return None
         return Recovered(builder, base_offsets, states, checkpoint=checkpoint)
 
-    async def _begin(self, base_offsets: list[Offset], epochs: LeaderEpochs) -> Recovered:
+    async def _begin(self, base_offsets: list[Offset]) -> Recovered:
         """Load what is known below the first segment, all of whose batches are to be read."""
         builder, first = self._builder(), base_offsets[0]
         snapshot = await snapshot_at(self.disk, self.directory, first)
-        below = () if snapshot is None else decode_snapshot(snapshot).epochs
         if self.was_compacted:  # batches that are gone without a trace may have followed it
             snapshot = None
         # Before the walk, so that a crash never leaves stale ones to be trusted. The leader epochs
@@ -433,7 +432,6 @@ class Recovery:
         await remove_side_files(self.disk, self.directory, (layout.LEADER_EPOCH_CHECKPOINT, kept))
         if snapshot is not None:
             builder.restore_snapshot(snapshot)
-        builder.restore_leader_epochs(below or epochs.before(first))
         return Recovered(builder, base_offsets, {}, knows_deleted=snapshot is not None)
 
     async def _size_of(self, base_offset: Offset) -> int:

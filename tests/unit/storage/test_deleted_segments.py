@@ -86,10 +86,9 @@ def test_without_the_snapshot_a_start_says_that_it_does_not_know_what_was_delete
     run(scenario())
 
 
-@pytest.mark.parametrize("was_compacted", [False, True])
 @pytest.mark.parametrize("more", [0, 1, 8])
 def test_the_epochs_of_what_was_deleted_last_are_known_though_all_batches_are_read(
-    more: int, was_compacted: bool
+    more: int,
 ) -> None:  # F7
     async def scenario() -> None:
         world = await World.create()
@@ -104,7 +103,6 @@ def test_the_epochs_of_what_was_deleted_last_are_known_though_all_batches_are_re
             world.disk.power_loss(Loss.ALL),
             log_start=start,
             leader_epoch=11,
-            was_compacted=was_compacted,
         )
         assert again.store.is_rebuilt
         assert again.log._state.epochs.entries == epochs
