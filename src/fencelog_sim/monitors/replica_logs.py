@@ -117,7 +117,7 @@ class ReplicaLogs:
         point = decode_offsets(bytes(file.data).decode("ascii")).get(name, Offset(0))
         ends = [each.next_offset for each in self.batches(host, str(name))]
         # The newest segment may have no batch.
-        end = max(*ends, *_bases(host, str(name)), 0)
+        end = max([*ends, *_bases(host, str(name))], default=0)
         return f"it is cut to {end}, its recovery point is {point}" if point > end else None
 
     def _read(self, file: Inode) -> _Read:
