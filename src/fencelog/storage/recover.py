@@ -423,9 +423,9 @@ class Recovery:
     async def _begin(self, base_offsets: list[Offset]) -> Recovered:
         """Load what is known below the first segment, all of whose batches are to be read."""
         builder, first = self._builder(), base_offsets[0]
-        snapshot = await snapshot_at(self.disk, self.directory, first)
-        if self.was_compacted:  # batches that are gone without a trace may have followed it
-            snapshot = None
+        snapshot: bytes | None = None
+        if not self.was_compacted:  # batches that are gone without a trace may have followed it
+            snapshot = await snapshot_at(self.disk, self.directory, first)
         # Before the walk, so that a crash never leaves stale ones to be trusted. The leader epochs
         # are needed to check batches while there is damage.
         kept = None if snapshot is None else layout.file_name(first, layout.SNAPSHOT)
