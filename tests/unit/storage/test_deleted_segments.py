@@ -38,11 +38,12 @@ def test_the_producers_of_deleted_segments_are_known_though_all_batches_are_read
         bases = world.log.segment_base_offsets
         await shortened(world, bases[-1] + 1 if is_within else bases[-2])
         assert world.log.producer(ProducerId(101)) is not None
-        start = world.log.log_start_offset
+        start, disk = world.log.log_start_offset, world.disk
         for _ in range(2):  # also the start after a start that has read all batches
             again = await World.recover(
-                world.disk.power_loss(Loss.ALL), durability=durability, log_start=start
+                disk.power_loss(Loss.ALL), durability=durability, log_start=start
             )
+            disk = again.disk
             assert_same_state(again, world)
             assert again.store.is_rebuilt
             assert again.store.knows_deleted
@@ -100,9 +101,7 @@ def test_the_epochs_of_what_was_deleted_last_are_known_though_all_batches_are_re
         start, epochs = world.log.log_start_offset, world.log._state.epochs.entries
         assert [each.offset < start for each in epochs[:3]] == [True, True, False]
         again = await World.recover(
-            world.disk.power_loss(Loss.ALL),
-            log_start=start,
-            leader_epoch=11,
+            world.disk.power_loss(Loss.ALL), log_start=start, leader_epoch=11
         )
         assert again.store.is_rebuilt
         assert again.log._state.epochs.entries == epochs
@@ -238,9 +237,7 @@ def test_a_power_cut_while_segments_are_deleted_forgets_no_producer() -> None:  
             expected = {view.producer_id for view in world.log.producers()}
             start = world.log.segment_base_offsets[3]
             cut_at(world.disk, number)
-            log_start = 0
             try:
-                log_start = start
                 world.log.advance_start(start)
                 await world.store.delete_segments_below(start)
             except PowerCut:
@@ -249,7 +246,7 @@ def test_a_power_cut_while_segments_are_deleted_forgets_no_producer() -> None:  
                 assert number > 10
                 return
             for loss in Loss:
-                again = await World.recover(world.disk.power_loss(loss), log_start=log_start)
+                again = await World.recover(world.disk.power_loss(loss), log_start=start)
                 assert {view.producer_id for view in again.log.producers()} == expected
         raise AssertionError("it never ends")
 
