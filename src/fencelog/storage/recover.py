@@ -267,6 +267,8 @@ class Recovery:
             end = await self._end_of_swap(path, base_offset, epochs)
             parsed = [layout.parse_file_name(each) for each in names]
             replaced = [p[0] for p in parsed if p is not None and p[1] == layout.LOG]
+            if not has_swaps:  # what a killed broker has removed of the old segments stays gone
+                await self.disk.sync_directory(self.directory)
             if end <= base_offset or end not in replaced:
                 # The newest segment is never part of a round, so there always is a next one.
                 raise CorruptionError(

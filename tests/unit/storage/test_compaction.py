@@ -14,7 +14,8 @@ from fencelog.storage.compaction import Compaction, CompactionStoppedError
 from fencelog.types import Offset
 from fencelog.wire.batch import iterate
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
-from fencelog_sim.world.disk import Loss, PowerCut, SimFile
+from fencelog_sim.world.disk import Loss, PowerCut, SimDisk, SimFile
+from fencelog_sim.world.gate import Halt
 from tests.support.compaction import CONFIG, OWNERS, compact, filled, restarted, write
 from tests.support.storage import (
     AT_EACH_WRITE,
@@ -176,6 +177,40 @@ def test_a_power_cut_in_the_recovery_of_a_swap_changes_nothing(loss: Loss) -> No
         while not run(scenario(first_cut, cut)):
             cut += 2
         assert cut > 3
+
+
+def halt_at_names_after(disk: SimDisk, verb: str) -> None:
+    """Stop the world where names are made durable after such a change of a segment's name."""
+    is_due = False
+
+    def cut() -> None:
+        raise PowerCut
+
+    def gate(each: str, path: str, size: int) -> Halt | None:
+        nonlocal is_due
+        is_due = is_due or (each == verb and path.endswith(".log"))
+        return Halt(0, cut) if is_due and each == "sync_directory" else None
+
+    disk.gate = gate
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_a_killed_swap_removed_is_gone_before_its_recovery_renames(seed: int) -> None:  # E15
+    async def scenario() -> None:
+        world, first_dirty = await compacted_once()
+        before, end = await records_of(world), world.log.log_end_offset
+        halt_at_names_after(world.disk, "remove")
+        with pytest.raises(PowerCut):
+            await compact(world, first_dirty)
+        killed = world.disk.restarted()  # it sees the names as they were changed
+        assert [n for n in await killed.list(DIRECTORY) if n.endswith(".swap")]
+        halt_at_names_after(killed, "rename")
+        with pytest.raises(PowerCut):
+            await restarted(killed, world)
+        again = await restarted(killed.power_loss(Loss.TORN, Random(seed)), world)
+        await check(again, before, end)
+
+    run(scenario())
 
 
 @pytest.mark.parametrize("is_open", [False, True])
