@@ -117,6 +117,18 @@ REGRESSIONS: dict[str, dict[str, object]] = {
         "span_s": 3.771,
         "brokers": 3,
     },
+    # A replica of a compacted topic without records forgot its leader epoch, and a shorter one led.
+    "leader_epoch_of_a_compacted_log_without_records": {
+        "seed": 6000125,
+        "workload": "keyed",
+        "plan": [
+            {"kind": "pause", "at": 4.452, "seconds": 9.677},
+            {"kind": "site-power", "at": 10.042, "how": "NONE", "host": 3},
+        ],
+        "clients": 2,
+        "span_s": 3.136,
+        "brokers": 3,
+    },
     # A segment was begun while the log start was raised to its begin: the old one was deleted, and
     # nothing had made durable what it told of producers.
     "producers_of_a_segment_that_is_deleted_while_the_next_is_begun": {

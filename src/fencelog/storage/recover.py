@@ -24,7 +24,12 @@ from fencelog.log.snapshot import decode_snapshot
 from fencelog.ports import Disk
 from fencelog.storage.checkpoint import is_temporary, read_file, remove_file, replace_file
 from fencelog.storage.clean_stop import checksum_of, remove_side_files
-from fencelog.storage.deleted_segments import keep_producers, remove_segments
+from fencelog.storage.deleted_segments import (
+    epochs_of,
+    keep_epochs,
+    keep_producers,
+    remove_segments,
+)
 from fencelog.storage.replay import FORK, Bad, Replay, damage, wrong_epoch
 from fencelog.storage.resume_point import checkpoint_below, snapshot_at
 from fencelog.storage.segment import find_batch, read_first_header, walk
@@ -111,8 +116,8 @@ class Recovery:
 
     async def run(self) -> Recovered:
         """Recover the partition; raises CorruptionError naming file and offset (D3)."""
+        base_offsets = await self._segments(await self._known_epochs())
         epochs = await self._known_epochs()
-        base_offsets = await self._segments(epochs)
         if not self.was_created:
             # A kill may have come before its names were synced; it counts as created from now on.
             await self.disk.sync_directory(self.directory)
@@ -129,7 +134,7 @@ class Recovery:
             await self._store_checkpoint(checkpoint)
         loaded = None if checkpoint is None else await self._resume(base_offsets, checkpoint)
         if loaded is None:
-            loaded = await self._begin(base_offsets)
+            loaded = await self._begin(base_offsets, epochs)
         return await self._recover(loaded, epochs)
 
     async def _resume_point(
@@ -160,31 +165,28 @@ class Recovery:
         rest = base_offsets[len(loaded.side_states) :]
         bad = await replay.segments(rest, is_begun=is_begun)
         is_fork = bad is not None and bad.problem == FORK
-        is_known = not epochs.entries or epochs.entries[-1].offset < builder.log_end
+        if is_fork:
+            self._check_fork(builder.log_end)
+        elif bad is not None:
+            await self._check_truncation(bad, builder.log_end, base_offsets)
+        elif builder.log_end < self._synced:
+            raise CorruptionError(
+                f"{self._path(base_offsets[-1])}: the log ends at offset {builder.log_end}, but "
+                f"everything below {self._synced} was synced"
+            )
+        if builder.leader_epochs != epochs.entries:
+            # They never have those of truncated batches: the same offsets may get others.
+            await self._write_epochs(builder)
         if bad is not None:
-            if is_fork:
-                self._check_fork(builder.log_end)
-            else:
-                await self._check_truncation(bad, builder.log_end, base_offsets)
-            await self._forget_epochs()
             kept = [base for base in base_offsets if base <= bad.base_offset]
             for base_offset in reversed(base_offsets[len(kept) :]):
                 # One after the other: a crash leaves no gap between segments.
                 await remove_segments(self.disk, self.directory, [base_offset])
             await self._truncate(kept[-1], builder.position)
             base_offsets, rest = kept, kept[len(loaded.side_states) :]
-        elif builder.log_end < self._synced:
-            raise CorruptionError(
-                f"{self._path(base_offsets[-1])}: the log ends at offset {builder.log_end}, but "
-                f"everything below {self._synced} was synced"
-            )
-        elif not is_known:
-            await self._forget_epochs()
         if bad is not None or replay.has_rewritten:
             await self.disk.sync_directory(self.directory)
         written = await self._write_side_files(builder, rest)
-        if builder.leader_epochs != epochs.entries or bad is not None:
-            await self._write_epochs(builder)
         return loaded._replace(
             base_offsets=base_offsets,
             side_states={**loaded.side_states, **written},
@@ -215,7 +217,10 @@ class Recovery:
         # below it were to be deleted.
         deleted = [base for base, after in pairwise(found) if after <= self.log_start]
         segments = found[len(deleted) :]
-        if deleted and not self.was_compacted:
+        if deleted and self.was_compacted:
+            below = await epochs_of(self.disk, self.directory, deleted, epochs, self.leader_epoch)
+            await keep_epochs(self.disk, self.directory, segments[0], below, epochs)
+        elif deleted:
             await keep_producers(
                 self.disk, self.directory, deleted, segments[0], self.config, self.leader_epoch
             )
@@ -262,13 +267,13 @@ class Recovery:
             base_offset = layout.parse_swap_name(name)
             if base_offset is None:
                 continue
+            if not has_swaps:  # what a killed broker has removed of the old segments stays gone
+                await self.disk.sync_directory(self.directory)
             has_swaps = True
             path = f"{self.directory}/{name}"
             end = await self._end_of_swap(path, base_offset, epochs)
             parsed = [layout.parse_file_name(each) for each in names]
             replaced = [p[0] for p in parsed if p is not None and p[1] == layout.LOG]
-            if not has_swaps:  # what a killed broker has removed of the old segments stays gone
-                await self.disk.sync_directory(self.directory)
             if end <= base_offset or end not in replaced:
                 # The newest segment is never part of a round, so there always is a next one.
                 raise CorruptionError(
@@ -304,7 +309,7 @@ class Recovery:
         """Return the checkpoint's leader epochs, to check the batches'; none if it is damaged.
 
         The CRC of a batch does not cover its leader epoch. The checkpoint may be older than the log
-        end; it never has epochs of truncated batches, because truncation removes it first.
+        end; it never has epochs of truncated batches, because a truncation writes it first.
         """
         path = f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
         try:
@@ -314,11 +319,6 @@ class Recovery:
             return LeaderEpochs()
         is_sane = all(entry.epoch <= self.leader_epoch for entry in entries)
         return LeaderEpochs(entries if is_sane else ())
-
-    async def _forget_epochs(self) -> None:
-        """Remove the leader epochs durably: after a truncation, the same offsets may get others."""
-        await self.disk.remove(f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}")
-        await self.disk.sync_directory(self.directory)
 
     # After an unclean stop
 
@@ -395,7 +395,7 @@ class Recovery:
     async def _write_epochs(self, builder: LogBuilder) -> None:
         epochs = layout.encode_leader_epochs(builder.leader_epochs).encode("ascii")
         path = f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
-        await replace_file(self.disk, path, epochs, durable=False)
+        await replace_file(self.disk, path, epochs)
 
     async def _resume(
         self, base_offsets: list[Offset], checkpoint: RecoveryCheckpoint
@@ -422,18 +422,21 @@ class Recovery:
             return None
         return Recovered(builder, base_offsets, states, checkpoint=checkpoint)
 
-    async def _begin(self, base_offsets: list[Offset]) -> Recovered:
+    async def _begin(self, base_offsets: list[Offset], epochs: LeaderEpochs) -> Recovered:
         """Load what is known below the first segment, all of whose batches are to be read."""
         builder, first = self._builder(), base_offsets[0]
-        snapshot: bytes | None = None
-        if not self.was_compacted:  # batches that are gone without a trace may have followed it
-            snapshot = await snapshot_at(self.disk, self.directory, first)
+        snapshot = await snapshot_at(self.disk, self.directory, first)
+        below = () if snapshot is None else decode_snapshot(snapshot).epochs
+        if self.was_compacted:  # batches that are gone without a trace may have followed it
+            epochs = await keep_epochs(self.disk, self.directory, first, below, epochs)
+            below, snapshot = epochs.before(first), None
         # Before the walk, so that a crash never leaves stale ones to be trusted. The leader epochs
         # are needed to check batches while there is damage.
         kept = None if snapshot is None else layout.file_name(first, layout.SNAPSHOT)
         await remove_side_files(self.disk, self.directory, (layout.LEADER_EPOCH_CHECKPOINT, kept))
         if snapshot is not None:
             builder.restore_snapshot(snapshot)
+        builder.restore_leader_epochs(below or epochs.before(first))
         return Recovered(builder, base_offsets, {}, knows_deleted=snapshot is not None)
 
     async def _size_of(self, base_offset: Offset) -> int:

@@ -195,10 +195,11 @@ class LogReplay:
         if (problem := difference({"owners": owners}, {"owners": stored})) is not None:
             yield problem
         end = state.log_end if log.batches else log.end
-        if (mine.epochs.latest, mine.log_end) != (state.epochs.latest, end):
+        epoch = _latest_epoch(log, state)
+        if (mine.epochs.latest, mine.log_end) != (epoch, end):
             yield (
                 f"leader epoch and end are {mine.epochs.latest}, {mine.log_end}, its log says "
-                f"{state.epochs.latest}, {end}"
+                f"{epoch}, {end}"
             )
 
     def _feed(self, log: LogOracle) -> LogState:
@@ -212,6 +213,12 @@ class LogReplay:
             self._builder.replay(batch.header, batch.marker or batch.owner or batch.seal)
         self._fed = len(log.batches)
         return self._builder._state
+
+
+def _latest_epoch(log: LogOracle, state: LogState) -> int:
+    """The leader epoch of the last batch; where nothing is left of the log, of a deleted one."""
+    is_deleted = not log.batches and log.forgotten
+    return log.forgotten[-1].header.leader_epoch if is_deleted else state.epochs.latest
 
 
 def _has_taken_over(log: LogOracle, live: PartitionLog) -> bool:

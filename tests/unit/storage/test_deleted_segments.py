@@ -6,9 +6,10 @@ from random import Random
 import pytest
 
 from fencelog.log import layout
+from fencelog.log.values import EpochStart
 from fencelog.types import LeaderEpoch, Offset, ProducerId
 from fencelog.wire.batch import iterate
-from fencelog_sim.world.disk import Loss, PowerCut
+from fencelog_sim.world.disk import Loss, PowerCut, SimDisk
 from tests.support.storage import (
     DIRECTORY,
     SMALL_SEGMENTS,
@@ -87,26 +88,64 @@ def test_without_the_snapshot_a_start_says_that_it_does_not_know_what_was_delete
     run(scenario())
 
 
+async def shortened_in_epochs(more: int) -> World:
+    """Twelve leader epochs; all is deleted up to ``more`` offsets above the begin of a segment."""
+    world = await World.create()
+    for epoch in range(12):
+        world.log.lead(LeaderEpoch(epoch))
+        world.append_values(*[b"x" * 100] * 3)
+    await world.flush()
+    await shortened(world, world.log.segment_base_offsets[2] + more)
+    return world
+
+
+@pytest.mark.parametrize("was_compacted", [False, True])
 @pytest.mark.parametrize("more", [0, 1, 8])
 def test_the_epochs_of_what_was_deleted_last_are_known_though_all_batches_are_read(
-    more: int,
+    more: int, was_compacted: bool
 ) -> None:  # F7
     async def scenario() -> None:
-        world = await World.create()
-        for epoch in range(12):
-            world.log.lead(LeaderEpoch(epoch))
-            world.append_values(*[b"x" * 100] * 3)
-        await world.flush()
-        await shortened(world, world.log.segment_base_offsets[2] + more)
+        world = await shortened_in_epochs(more)
         start, epochs = world.log.log_start_offset, world.log._state.epochs.entries
         assert [each.offset < start for each in epochs[:3]] == [True, True, False]
-        again = await World.recover(
-            world.disk.power_loss(Loss.ALL), log_start=start, leader_epoch=11
-        )
-        assert again.store.is_rebuilt
-        assert again.log._state.epochs.entries == epochs
-        for epoch in range(epochs[0].epoch, 12):
-            assert again.log.end_of_epoch(epoch) == world.log.end_of_epoch(epoch)
+        disk = world.disk
+        for _ in range(2):  # also the start after a start that has read all batches
+            again = await World.recover(
+                disk.power_loss(Loss.ALL),
+                log_start=start,
+                leader_epoch=11,
+                was_compacted=was_compacted,
+            )
+            disk = again.disk
+            assert again.store.is_rebuilt
+            assert again.log._state.epochs.entries == epochs
+            for epoch in range(epochs[0].epoch, 12):
+                assert again.log.end_of_epoch(epoch) == world.log.end_of_epoch(epoch)
+            await again.store.close(clean=False)
+
+    run(scenario())
+
+
+def test_a_power_cut_in_a_start_forgets_no_epoch_below_a_compacted_log() -> None:  # F7
+    async def recover(disk: SimDisk, start: Offset) -> World:
+        return await World.recover(disk, log_start=start, leader_epoch=11, was_compacted=True)
+
+    async def scenario() -> None:
+        for number in range(1000):
+            world = await shortened_in_epochs(0)
+            start, epochs = world.log.log_start_offset, world.log._state.epochs.entries
+            disk = world.disk.power_loss(Loss.ALL)
+            cut_at(disk, number)
+            try:
+                await recover(disk, start)
+            except PowerCut:
+                pass
+            else:
+                assert number > 5
+                return
+            again = await recover(disk.power_loss(Loss.ALL), start)
+            assert again.log._state.epochs.entries == epochs
+        raise AssertionError("it never ends")
 
     run(scenario())
 
@@ -115,6 +154,7 @@ async def deleted_up_to_its_end() -> World:
     """One segment, all of whose batches are deleted: it stays, as the newest."""
     world = await World.create()
     for number in range(3):
+        world.log.lead(LeaderEpoch(number))
         world.append_transactional(100 + number, 0, b"t")
         world.end_transaction(100 + number, commit=True)
     await world.flush()
@@ -136,13 +176,24 @@ def known(world: World) -> dict[int, object]:
     }
 
 
-def test_a_power_cut_at_the_first_segment_after_all_was_deleted_forgets_no_producer() -> None:
-    # E4, D4
+@pytest.mark.parametrize("was_compacted", [False, True])
+def test_a_power_cut_at_the_first_segment_after_all_was_deleted_forgets_no_producer_and_epoch(
+    was_compacted: bool,
+) -> None:  # E4, D4, F7
+    async def recover(disk: SimDisk, start: Offset) -> World:
+        return await World.recover(
+            disk, log_start=start, leader_epoch=2, was_compacted=was_compacted
+        )
+
+    def below(world: World) -> list[EpochStart]:
+        return [e for e in world.log._state.epochs.entries if e.offset < world.log.log_start_offset]
+
     async def scenario() -> None:
         for number in range(1000):
             world = await deleted_up_to_its_end()
             expected, start = known(world), world.log.log_start_offset
             assert len(expected) == 3
+            assert [each.epoch for each in below(world)] == [1, 2]
             cut_at(world.disk, number)
             try:
                 await begin_a_segment(world)
@@ -152,12 +203,13 @@ def test_a_power_cut_at_the_first_segment_after_all_was_deleted_forgets_no_produ
                 assert number > 5
                 return
             for loss in Loss:
-                again = await World.recover(world.disk.power_loss(loss), log_start=start)
-                assert known(again) == expected
-                assert again.store.knows_deleted
+                again = await recover(world.disk.power_loss(loss), start)
                 # The start has removed the segment; what it has kept is durable.
-                later = await World.recover(again.disk.power_loss(Loss.ALL), log_start=start)
-                assert known(later) == expected
+                later = await recover(again.disk.power_loss(Loss.ALL), start)
+                for each in (again, later):
+                    assert below(each) == below(world)
+                    assert each.store.knows_deleted != was_compacted
+                    assert was_compacted or known(each) == expected
         raise AssertionError("it never ends")
 
     run(scenario())
@@ -196,7 +248,9 @@ def test_a_power_cut_while_the_next_segment_is_begun_and_the_last_one_goes_forge
                 assert world.store._segments.base_offsets == [start]
                 return
             for loss in Loss:
-                again = await World.recover(world.disk.power_loss(loss), log_start=start)
+                again = await World.recover(
+                    world.disk.power_loss(loss), log_start=start, leader_epoch=2
+                )
                 assert known(again) == expected
         raise AssertionError("it never ends")
 
