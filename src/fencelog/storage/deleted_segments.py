@@ -103,9 +103,14 @@ async def keep_epochs(
         return known
     newer = [e for e in known.entries if e.epoch > below[-1].epoch and e.offset >= first]
     kept = LeaderEpochs([*below, *newer])
-    content = layout.encode_leader_epochs(kept.entries).encode("ascii")
-    await replace_file(disk, f"{directory}/{layout.LEADER_EPOCH_CHECKPOINT}", content)
+    await write_epochs(disk, directory, kept.entries)
     return kept
+
+
+async def write_epochs(disk: Disk, directory: str, entries: Sequence[EpochStart]) -> None:
+    """Replace the leader epoch checkpoint durably. Raises StorageError."""
+    content = layout.encode_leader_epochs(entries).encode("ascii")
+    await replace_file(disk, f"{directory}/{layout.LEADER_EPOCH_CHECKPOINT}", content)
 
 
 async def _snapshot_of(

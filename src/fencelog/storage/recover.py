@@ -29,6 +29,7 @@ from fencelog.storage.deleted_segments import (
     keep_epochs,
     keep_producers,
     remove_segments,
+    write_epochs,
 )
 from fencelog.storage.replay import FORK, Bad, Replay, damage, wrong_epoch
 from fencelog.storage.resume_point import checkpoint_below, snapshot_at
@@ -116,8 +117,7 @@ class Recovery:
 
     async def run(self) -> Recovered:
         """Recover the partition; raises CorruptionError naming file and offset (D3)."""
-        base_offsets = await self._segments(await self._known_epochs())
-        epochs = await self._known_epochs()
+        base_offsets, epochs = await self._segments(await self._known_epochs())
         if not self.was_created:
             # A kill may have come before its names were synced; it counts as created from now on.
             await self.disk.sync_directory(self.directory)
@@ -176,7 +176,7 @@ class Recovery:
             )
         if builder.leader_epochs != epochs.entries:
             # They never have those of truncated batches: the same offsets may get others.
-            await self._write_epochs(builder)
+            await write_epochs(self.disk, self.directory, builder.leader_epochs)
         if bad is not None:
             kept = [base for base in base_offsets if base <= bad.base_offset]
             for base_offset in reversed(base_offsets[len(kept) :]):
@@ -198,8 +198,11 @@ class Recovery:
 
     # Listing and repairing files
 
-    async def _segments(self, epochs: LeaderEpochs) -> list[Offset]:
-        """Finish swaps and deletions after a crash, and list the segments; create a first one."""
+    async def _segments(self, epochs: LeaderEpochs) -> tuple[list[Offset], LeaderEpochs]:
+        """Finish swaps and deletions after a crash, and list the segments; create a first one.
+
+        Returns with them the leader epochs, of which those of deleted segments are kept.
+        """
         names = await self.disk.list(self.directory)
         if await self._finish_swaps(names, epochs):
             names = await self.disk.list(self.directory)
@@ -219,7 +222,7 @@ class Recovery:
         segments = found[len(deleted) :]
         if deleted and self.was_compacted:
             below = await epochs_of(self.disk, self.directory, deleted, epochs, self.leader_epoch)
-            await keep_epochs(self.disk, self.directory, segments[0], below, epochs)
+            epochs = await keep_epochs(self.disk, self.directory, segments[0], below, epochs)
         elif deleted:
             await keep_producers(
                 self.disk, self.directory, deleted, segments[0], self.config, self.leader_epoch
@@ -229,7 +232,7 @@ class Recovery:
         if not segments and not self.was_created and self._synced <= self.log_start:
             await (await self.disk.open(self._path(self.log_start), create=True)).close()
             await self.disk.sync_directory(self.directory)
-            return [self.log_start]
+            return [self.log_start], epochs
         if not segments or segments[0] > self.log_start:
             first = segments[0] if segments else self._synced
             lost = (
@@ -238,7 +241,7 @@ class Recovery:
                 else "the partition had one"
             )
             raise CorruptionError(f"{self._path(self.log_start)}: the segment is missing; {lost}")
-        return segments
+        return segments, epochs
 
     async def _check_newest(self, newest: Offset, snapshots: list[Offset]) -> None:
         """Raise CorruptionError if a snapshot tells of a newer segment, which was lost then.
@@ -391,11 +394,6 @@ class Recovery:
             await write_side_files(self.disk, self._path(base_offset), side_files)
             states[base_offset] = SideState(side_checksum(side_files), is_synced=False)
         return states
-
-    async def _write_epochs(self, builder: LogBuilder) -> None:
-        epochs = layout.encode_leader_epochs(builder.leader_epochs).encode("ascii")
-        path = f"{self.directory}/{layout.LEADER_EPOCH_CHECKPOINT}"
-        await replace_file(self.disk, path, epochs)
 
     async def _resume(
         self, base_offsets: list[Offset], checkpoint: RecoveryCheckpoint
