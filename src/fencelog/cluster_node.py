@@ -275,18 +275,11 @@ class ClusterMember:
             stopped.wait(),
         )
         loop = asyncio.get_running_loop()
-        tasks: list[asyncio.Task[object]] = [loop.create_task(each) for each in works]
-        begin(self._take_part(tasks))
+        begin(self._take_part([loop.create_task(each) for each in works]))
         undo.callback(stopped.set)
         undo.push_async_callback(self._leave)
-        seen = loop.create_task(
-            self.state.until(lambda: self._identity.node_id in self.state.brokers)
-        )
-        try:
-            # A lease lost by then ends the watch with the life: nobody would see anything.
-            await asyncio.wait([seen, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            seen.cancel()
+        with suppress(StorageError):  # a lease lost by then ends the watch with the life
+            await self.state.until(lambda: self._identity.node_id in self.state.brokers)
 
     async def _take_part(self, works: Sequence["asyncio.Task[object]"]) -> None:
         """Go on until one of these ends: the broker stops, or its lease is lost.

@@ -6,6 +6,7 @@ all share; a broker that is alone has a store of its own.
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fencelog.broker.config import BrokerConfig
@@ -32,6 +33,8 @@ GROUP_SESSION_MS_MIN = 100
 GROUP_DELAY_S = 0.1
 EXPIRY_CHECK_S = 5.0
 AGAIN_S = 0.5
+LIFE_END_S = 30.0
+"""How long the stop of a life that has lost its lease may take, whatever is slow meanwhile."""
 SURVIVED = (FencedError, StorageError)
 """What ends one life of a cluster's broker: its lease is lost, or the store is out of reach."""
 SEGMENTS_WITH_TRUST = 2
@@ -218,11 +221,26 @@ class BrokerHost:
             return  # its first task to end says that it is being stopped: ``stop`` waits
         if self.broker is not process:
             return
+        is_survived = self._world.is_cluster and isinstance(error, SURVIVED)
+        if is_survived and node is not None and self.node is node:
+            await self._end_life(node)
         self.kill()
-        if error is not None and self._world.is_cluster and isinstance(error, SURVIVED):
+        if is_survived:
             self._world.loop.start(self._world.loop.outside, self._begin_again(self._starts))
         elif error is not None:
             self.ends.append(error)
+
+    async def _end_life(self, node: Node) -> None:
+        """Stop a broker that has lost its lease: its process goes on, with another life."""
+        self.node = None
+        overdue = asyncio.get_running_loop().call_later(LIFE_END_S, self._overdue)
+        with suppress(StorageError):
+            await node.stop()
+        overdue.cancel()
+
+    def _overdue(self) -> None:
+        late = f"a life that has lost its lease has not ended after {LIFE_END_S:.0f} s"
+        self.ends.append(TimeoutError(late))
 
     async def _begin_again(self, starts: int) -> None:
         """Start the next life, as whoever keeps brokers running does; not if another did."""

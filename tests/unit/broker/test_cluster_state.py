@@ -15,6 +15,7 @@ from fencelog.broker.metadata.cluster_state import (
     encoded_deletion,
 )
 from fencelog.coordination.controller.model import PartitionState, Registration
+from fencelog.errors import StorageError
 from fencelog.ports import MetadataWrite
 from fencelog.types import LeaderEpoch, NodeId, TopicId
 from fencelog_sim.world.metadata import SimStore
@@ -110,6 +111,28 @@ def test_a_subscriber_sees_the_copy_as_that_commit_has_left_it() -> None:
             store.commit([MetadataWrite(KEY.text, state(epoch))])
         await copy.until(lambda: copy.revision == store.revision)
         assert seen == [(1, 0), (2, 1), (3, 2), (4, 3)]
+
+    in_virtual_time(main)
+
+
+def test_nobody_waits_for_news_once_the_store_is_not_followed_any_more() -> None:
+    async def main() -> None:
+        store = SimStore()
+        copy = ClusterState(store.session())
+        await copy.start()
+        following = asyncio.ensure_future(copy.run())
+        waiting = asyncio.ensure_future(copy.until(lambda: False))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        following.cancel()
+        with pytest.raises(StorageError, match="does not follow the metadata any more"):
+            await waiting
+        with pytest.raises(StorageError, match="does not follow the metadata any more"):
+            await copy.until(lambda: False)
+        await copy.until(lambda: True)
+        began = asyncio.get_running_loop().time()
+        await copy.until_soon(lambda: False)
+        assert asyncio.get_running_loop().time() - began < 0.1
 
     in_virtual_time(main)
 

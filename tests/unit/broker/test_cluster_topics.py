@@ -121,6 +121,27 @@ def test_a_change_that_is_not_seen_for_long_is_a_time_out() -> None:
     in_virtual_time(main)
 
 
+def test_a_stop_waits_for_no_change_that_this_broker_cannot_see_any_more() -> None:
+    async def main() -> None:  # F7: a life that has lost its lease ends soon, and another begins
+        store = SimStore()
+        (host,) = await cluster(store, 1)
+        host.topics._factors = host.topics._factors._replace(default=1)
+        host.session.lateness = lambda: 60.0
+        creating = [
+            in_background(outcome_of(host.topics.create_topic(name, 1, {}))) for name in "abc"
+        ]
+        await asyncio.sleep(1.0)
+        following, *_ = host.tasks
+        following.cancel()
+        await within(0.1, host.topics.stop())
+        stopping = ErrorCode.BROKER_NOT_AVAILABLE  # of those that waited for their turn
+        codes = sorted([code(await each) for each in creating])
+        assert codes == [ErrorCode.REQUEST_TIMED_OUT, stopping, stopping]
+        assert len({"topic/a", "topic/b", "topic/c"} & store.values.keys()) == 1
+
+    in_virtual_time(main)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_of_topics_of_one_name_that_are_created_at_once_one_is(seed: int) -> None:
     async def main() -> None:

@@ -7,10 +7,12 @@ import pytest
 
 from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.cluster_state import PartitionKey, encoded_deletion
+from fencelog.broker.partitions.partition import Partition
+from fencelog.broker.replicas.led import Key
 from fencelog.coordination.controller.model import PartitionState
 from fencelog.errors import ExhaustedError, StorageError
 from fencelog.ports import MetadataWrite
-from fencelog.types import LeaderEpoch, NodeId, TopicId
+from fencelog.types import LeaderEpoch, NodeId, TopicId, TopicPartition
 from fencelog_sim.world.gate import NO_SPACE, Fault
 from tests.support.partition import scenario
 from tests.unit.replicas import test_brokers as brokers
@@ -95,6 +97,30 @@ async def test_who_creates_a_topic_of_the_same_name_waits_for_no_removal_that_fa
         async with asyncio.timeout(5):
             await node.manager.opened(Topic(name="t", topic_id=OTHER, partitions=1, settings={}))
         assert (OTHER, 0) not in node.manager._replicas  # the files of the other one are here
+
+
+@scenario
+async def test_who_creates_a_topic_waits_for_no_broker_that_opens_nothing_any_more() -> None:
+    async with running() as cluster:
+        node, begun = cluster.nodes[1], asyncio.Event()
+
+        async def never(key: Key, name: TopicPartition, epoch: LeaderEpoch) -> Partition | None:
+            begun.set()
+            await asyncio.Event().wait()
+            return None
+
+        node.open_replica = never  # type: ignore[method-assign]
+        state = PartitionState(NODES, NodeId(1), LeaderEpoch(0), NODES, (), "life of 1")
+        cluster.commit((PartitionKey(TOPIC, 0).text, state.encode()))
+        topic = Topic(name="t", topic_id=TOPIC, partitions=1, settings={})
+        waiting = asyncio.ensure_future(node.manager.opened(topic))
+        await begun.wait()
+        assert not waiting.done()
+        *_, managing = node.tasks
+        managing.cancel()
+        async with asyncio.timeout(5):
+            await waiting
+            await node.manager.opened(topic)
 
 
 @scenario

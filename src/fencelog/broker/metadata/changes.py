@@ -41,11 +41,10 @@ class Changes:
         return await asyncio.shield(task)
 
     async def stop(self) -> None:
-        """Wait for changes in progress, and accept no more."""
+        """Accept no more, also of those that wait for their turn; wait for the one in progress."""
+        self._stopped = True
         if self._running:
             await asyncio.wait(list(self._running))
-        async with self._turn:
-            self._stopped = True
 
     def _ended(self, task: "asyncio.Task[T]") -> None:
         self._running.discard(task)

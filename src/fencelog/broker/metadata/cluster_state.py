@@ -128,6 +128,7 @@ class ClusterState:
         self.partitions: dict[PartitionKey, StoredState] = {}
         self._subscribers: list[Subscriber] = []
         self._waiting: list[asyncio.Future[None]] = []
+        self._has_ended = False
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Call this after each change, in the order of the commits; it must not raise."""
@@ -139,18 +140,23 @@ class ClusterState:
             self._subscribers.remove(subscriber)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition holds, which is looked at after each change."""
+        """Return when the condition holds, which is looked at after each change.
+
+        Raises StorageError where it cannot hold any more: ``run`` has ended.
+        """
         while not condition():
+            if self._has_ended:
+                raise StorageError("this broker does not follow the metadata any more: it stops")
             news = asyncio.get_running_loop().create_future()
             self._waiting.append(news)
             await news
 
     async def until_soon(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition holds, or after ``NEWS_TIMEOUT_S``.
+        """Return when the condition holds, after ``NEWS_TIMEOUT_S``, or when ``run`` has ended.
 
         For those who wait to see a commit, theirs or another's, and compare versions in any case.
         """
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, StorageError):
             async with asyncio.timeout(NEWS_TIMEOUT_S):
                 await self.until(condition)
 
@@ -168,6 +174,13 @@ class ClusterState:
 
     async def run(self) -> None:
         """Follow the store until it is closed; call ``start`` first."""
+        try:
+            await self._follow()
+        finally:
+            self._has_ended = True
+            self._wake()
+
+    async def _follow(self) -> None:
         while True:
             try:
                 async for changes in self._store.watch("", self.revision):
@@ -203,6 +216,10 @@ class ClusterState:
         self.revision = revision
         for subscriber in tuple(self._subscribers):
             subscriber(changed)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let those who wait look at their conditions."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if not each.done():

@@ -246,11 +246,10 @@ class IsrWriter:
             write = MetadataWrite(name.text, waiting.encode(), stored.version)
             try:
                 await commit_known(self._store, [write])
+                await self._changed(name, stored)
             except StorageError as error:
                 log.warning("%s: stopping its leader again: %s", partition, error)
                 await asyncio.sleep(RETRY_S)
-            else:
-                await self._changed(name, stored)
 
     async def _changed(self, name: PartitionKey, known: StoredState) -> None:
         """Return once this broker has seen another state of a partition than this one."""

@@ -21,6 +21,7 @@ from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.leaders import Leaders
 from fencelog.broker.replicas.led import Key, Led, LedPartitions, leadership
 from fencelog.broker.replicas.logs import Logs
+from fencelog.broker.replicas.openings import Openings
 from fencelog.broker.replicas.removals import Removals
 from fencelog.broker.replicas.repair import Step, next_step
 from fencelog.broker.replicas.replica import Replica, Work
@@ -71,7 +72,7 @@ class ReplicaManager:
         self._news: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
         """An internal error of a task, which ends ``run``."""
-        self._opened: dict[TopicId, asyncio.Event] = {}
+        self._openings = Openings()
         self._removals = Removals(logs, self._limit, self._removal_failed)
         self.removed: Callable[[TopicId], Awaitable[None]] = _nothing
         """Stores that nothing of a deleted topic is here any more."""
@@ -109,19 +110,21 @@ class ReplicaManager:
 
     async def _stop(self) -> None:
         self._cluster.unsubscribe(self._changed)
-        for fetcher, task in self._fetchers.values():
+        self._openings.end()
+        for fetcher, _ in self._fetchers.values():
             fetcher.close()
+        ending = [*(task for _, task in self._fetchers.values()), *self._tasks]
+        for task in ending:
             task.cancel()
-        for task in self._tasks:
-            task.cancel()
-        ending = [task for _, task in self._fetchers.values()] + list(self._tasks)
         if ending:
             await asyncio.wait(ending)
 
     async def opened(self, topic: Topic) -> None:
         """Return when this broker's replicas of a topic are open and have roles, or cannot."""
-        while not all(map(self._is_ready, self._of_topic(topic.topic_id))):
-            await self._opened.setdefault(topic.topic_id, asyncio.Event()).wait()
+        topic_id = topic.topic_id
+        await self._openings.until(
+            topic_id, lambda: all(map(self._is_ready, self._of_topic(topic_id)))
+        )
 
     def _is_ready(self, key: Key) -> bool:
         stored, replica = self._cluster.partitions[PartitionKey(*key)], self._replicas.get(key)
@@ -171,7 +174,7 @@ class ReplicaManager:
             return  # looked at again when that is done
         work = self._next(key, replica)
         if work is None:
-            self._tell_opened(key[0])
+            self._openings.look_again(key[0])
             return
         replica = self._replicas[key]
         replica.is_busy = True
@@ -181,9 +184,6 @@ class ReplicaManager:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-
-    def _tell_opened(self, topic_id: TopicId) -> None:
-        self._opened.pop(topic_id, asyncio.Event()).set()
 
     def _next(self, key: Key, replica: Replica | None) -> Coroutine[None, None, None] | None:
         """Return what has to be awaited before the newest state can be in force."""
@@ -492,8 +492,7 @@ class ReplicaManager:
         """Tell who waits for a new topic of the same name: that may take long now."""
         if isinstance(error, ExhaustedError):
             self.exhausted()
-        for topic_id in list(self._opened):
-            self._tell_opened(topic_id)
+        self._openings.look_again()
 
 
 async def _nothing(topic_id: TopicId) -> None:
