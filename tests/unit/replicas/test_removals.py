@@ -21,6 +21,8 @@ from tests.unit.replicas.test_replica_manager import OTHER, Cluster, Node, runni
 
 NODES = (NodeId(1), NodeId(2), NodeId(3))
 EVER = 10**9
+TURNS = 20
+"""Of the loop, in which what may go on does."""
 
 
 async def deleted(cluster: Cluster, *, partitions: int = 1) -> None:
@@ -147,6 +149,37 @@ async def test_what_was_not_opened_in_this_life_is_removed_before_the_next_topic
         hold.set()
         await until(lambda: cluster.leads(1, 0))
         assert node.removed == [OTHER]
+
+
+@scenario
+async def test_the_next_topic_of_a_name_waits_for_a_removal_that_waits_for_an_opening() -> (
+    None
+):  # it has a partition that the deleted one did not have: nothing else holds that name
+    async with running() as cluster:
+        node, begun, hold = cluster.nodes[1], asyncio.Event(), asyncio.Event()
+        opened: list[Key] = []
+        open_replica = node.open_replica
+
+        async def held(key: Key, name: TopicPartition, epoch: LeaderEpoch) -> Partition | None:
+            opened.append(key)
+            begun.set()
+            await hold.wait()
+            return await open_replica(key, name, epoch)
+
+        node.open_replica = held  # type: ignore[method-assign]
+        state = PartitionState(NODES, NodeId(1), LeaderEpoch(0), NODES, (), "life of 1").encode()
+        cluster.commit((PartitionKey(TOPIC, 0).text, state))
+        await begun.wait()
+        gone = (PartitionKey(TOPIC, 0).text, None)
+        cluster.commit((f"deleted-topic/{TOPIC.hex()}", encoded_deletion("t", NODES)), gone)
+        cluster.commit((PartitionKey(OTHER, 1).text, state))
+        await until(lambda: PartitionKey(OTHER, 1) in node.cluster.partitions)
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        assert opened == [(TOPIC, 0)]
+        hold.set()
+        await until(lambda: len(opened) == 2)
+        assert (node.removed, opened) == ([TOPIC], [(TOPIC, 0), (OTHER, 1)])
 
 
 @scenario

@@ -39,10 +39,16 @@ class Removals:
         """Whether a topic's removal has begun in this life of the broker."""
         return topic_id in self._begun
 
-    def begin(self, topic_id: TopicId, name: str) -> None:
-        """Files have the names of this topic's partitions until ``remove_files`` returns."""
-        self._begun.add(topic_id)
+    def hold(self, topic_id: TopicId, name: str) -> None:
+        """Files have the names of this topic's partitions until ``remove_files`` returns.
+
+        From when the deletion is known: the removal may have to wait for what is being opened.
+        """
         self._names[topic_id] = name
+
+    def begin(self, topic_id: TopicId) -> None:
+        """The removal of a held topic begins."""
+        self._begun.add(topic_id)
 
     def forget(self, topic_ids: Collection[TopicId]) -> None:
         """No broker has anything of these topics any more."""

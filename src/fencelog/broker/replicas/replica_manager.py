@@ -471,10 +471,11 @@ class ReplicaManager:
         deleted = self._cluster.deleted[topic_id]
         if self._removals.is_begun(topic_id) or self._identity.node_id not in deleted.brokers:
             return
+        self._removals.hold(topic_id, deleted.name)
         found = {key: each for key, each in self._replicas.items() if key[0] == topic_id}
         if any(each.is_busy for each in found.values()):
             return
-        self._removals.begin(topic_id, deleted.name)
+        self._removals.begin(topic_id)
         for key, replica in found.items():
             self._end_role(key, replica)
             replica.is_busy = True  # until its files are removed
