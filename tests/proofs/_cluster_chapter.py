@@ -16,6 +16,7 @@ from tests.proofs._cluster_nemesis import BACK_S, FAULTS, SESSION_S, STOP_S, Clu
 from tests.support.broker import BrokerProcess
 from tests.support.etcd import HERE, Etcd, Host, running_etcd
 from tests.support.network import Network, SmallDisk
+from tests.support.waiting import wait_until
 
 BROKERS = MEMBERS = 3
 HOSTS = [f"{kind}{number}" for kind in "be" for number in range(1, 4)]
@@ -28,6 +29,7 @@ broker.session.timeout.ms={SESSION_S * 1000:.0f}
 """
 TRACEBACK = re.compile(r"^Traceback ", re.MULTILINE)
 SHOWN = 3000
+BEGIN_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +128,14 @@ def _act(chapter: Chapter, nemesis: ClusterNemesis) -> None:
         problems.append(problem)
         return
     crew.start()
+    try:
+        # Of a chapter of faults alone nothing would be left to judge.
+        wait_until(
+            lambda: crew.play.counts()[0], deadline_s=BEGIN_S, what="a record is acknowledged"
+        )
+    except AssertionError as error:
+        problems.append(str(error))
+        return
     nemesis.run(script.seconds, script.gap_s)
     problems += nemesis.failures
     healed = time.monotonic()

@@ -13,13 +13,13 @@ PROSE = """\
 In each chapter three brokers and an etcd of three members are started, each in a network namespace
 of its own, on a bridge; brokers keep their data on small file systems in memory. Topics have three
 replicas and `min.insync.replicas=2`; a session lasts 3 s. Every client of a workload is a process
-of its own. Two rows of faults, drawn from the seed, run side by side: one hits brokers, their
-disks, etcd and clients, the other has nftables drop what one host sends to another, or narrows a
-broker's link to 1 Mbit/s, where frames wait for up to a second. Then all is healed; the clients end
-(each within 60 s, or it counts as stuck), no transaction may be left open, every partition's last
-stable offset must meet its high watermark, and all is read from the beginning. The history of what
-each client asked and was told is judged by `fencelog.check`, and by the workload, while the next
-chapter is played.
+of its own. Once a record is acknowledged, two rows of faults, drawn from the seed, run side by
+side: one hits brokers, their disks, etcd and clients, the other has nftables drop what one host
+sends to another, or narrows a broker's link to 1 Mbit/s, where frames wait for up to a second. Then
+all is healed; the clients end (each within 60 s, or it counts as stuck), no transaction may be left
+open, every partition's last stable offset must meet its high watermark, and all is read from the
+beginning. The history of what each client asked and was told is judged by `fencelog.check`, and by
+the workload, while the next chapter is played.
 """
 WITHOUT = """\
 Here without namespaces: processes of one host, nothing is cut or delayed, and a full disk is a
