@@ -88,6 +88,7 @@ class Nemesis:
         world.resume_all()
         stuck = failed_alone(world.hosts, world.store) if len(world.hosts) > 1 else set()
         for host in world.hosts:
+            await host.life_ended()
             if host.node is None or host.needs_restart or host.flipped or host in stuck:
                 # Half started, or half stopped by a task that is cancelled now.
                 host.kill()

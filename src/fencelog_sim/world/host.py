@@ -33,8 +33,8 @@ GROUP_SESSION_MS_MIN = 100
 GROUP_DELAY_S = 0.1
 EXPIRY_CHECK_S = 5.0
 AGAIN_S = 0.5
-LIFE_END_S = 30.0
-"""How long the stop of a life that has lost its lease may take, whatever is slow meanwhile."""
+LIFE_END_S = 10.0
+"""How long the stop of a life that has lost its lease may take once all is sound."""
 SURVIVED = (FencedError, StorageError)
 """What ends one life of a cluster's broker: its lease is lost, or the store is out of reach."""
 SEGMENTS_WITH_TRUST = 2
@@ -91,6 +91,8 @@ class BrokerHost:
         self._starts = 0
         self._changed = asyncio.Event()
         self.node: Node | None = None
+        self._is_ending = False
+        """Whether a life that has lost its lease is being stopped."""
         self.ends: list[BaseException] = []
         """Why brokers have ended by themselves, or could not stop cleanly."""
         self.watcher: Watcher | None = None
@@ -232,15 +234,19 @@ class BrokerHost:
 
     async def _end_life(self, node: Node) -> None:
         """Stop a broker that has lost its lease: its process goes on, with another life."""
-        self.node = None
-        overdue = asyncio.get_running_loop().call_later(LIFE_END_S, self._overdue)
+        self.node, self._is_ending = None, True
         with suppress(StorageError):
             await node.stop()
-        overdue.cancel()
 
-    def _overdue(self) -> None:
-        late = f"a life that has lost its lease has not ended after {LIFE_END_S:.0f} s"
-        self.ends.append(TimeoutError(late))
+    async def life_ended(self) -> None:
+        """Return when no life is ending any more; the disk and the store are sound by now."""
+        try:
+            async with asyncio.timeout(LIFE_END_S):
+                while self._is_ending:
+                    await self._change()
+        except TimeoutError:
+            late = f"a life that has lost its lease has not ended within {LIFE_END_S:.0f} s"
+            self.ends.append(TimeoutError(late))
 
     async def _begin_again(self, starts: int) -> None:
         """Start the next life, as whoever keeps brokers running does; not if another did."""
@@ -250,6 +256,7 @@ class BrokerHost:
 
     def _take_broker(self) -> Process | None:
         process, self.broker, self.node = self.broker, None, None
+        self._is_ending = False
         self._changed.set()
         return process
 
