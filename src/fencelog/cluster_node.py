@@ -51,6 +51,7 @@ from fencelog.broker.peers.identity import Identity
 from fencelog.broker.peers.incoming import IncomingPeers
 from fencelog.broker.peers.outgoing import OutgoingPeers
 from fencelog.broker.replicas.full_disk import FullDisk
+from fencelog.broker.replicas.handovers import Handovers
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.leaders import RemoteLeaders
 from fencelog.broker.replicas.led import LedPartitions
@@ -271,6 +272,7 @@ class ClusterMember:
             controller.run(),
             replicas.run(),
             isr.run(),
+            Handovers(self._metadata, self.state, self.led, replicas.resign).run(),
             full_disk.run(),
             stopped.wait(),
         )

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 from fencelog.broker.config import BrokerConfig
@@ -14,11 +15,13 @@ from fencelog.broker.metadata.cluster_topics import ClusterTopics, ReplicationFa
 from fencelog.broker.metadata.registration import BrokerRegistration
 from fencelog.broker.metadata.settings import Settings
 from fencelog.broker.partitions.log_manager import LogManager
+from fencelog.broker.replicas.handovers import Handovers
+from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.coordination.controller.model import PartitionState, Registration
 from fencelog.errors import NotLeaderError
 from fencelog.log.config import LogConfig
 from fencelog.ports import MetadataWrite
-from fencelog.types import NodeId, TopicPartition
+from fencelog.types import LeaderEpoch, NodeId, TopicPartition
 from fencelog_sim.world.clocks import SimRandom
 from fencelog_sim.world.gate import Lost
 from fencelog_sim.world.loop import Process, SimLoop
@@ -63,6 +66,36 @@ class NoLogs:
         """Nothing."""
 
 
+class LeadsAsStored(LedPartitions):
+    """Leads what the metadata say that this life of a broker leads, until it has resigned."""
+
+    def __init__(self, state: ClusterState, life: str) -> None:
+        """Whatever this life was elected for."""
+        super().__init__()
+        self._state = state
+        self._life = life
+        self.resigned: list[tuple[Key, LeaderEpoch]] = []
+        """In this order."""
+        self.unsettled: set[Key] = set()
+        """Partitions of which a write is on its way."""
+
+    def get(self, key: Key) -> Led | None:
+        """What stands for a led partition."""
+        stored = self._state.partitions.get(PartitionKey(*key))
+        if stored is None or stored.state.leader_life != self._life:
+            return None
+        epoch = stored.state.leader_epoch
+        if (key, epoch) in self.resigned:
+            return None
+        progress = SimpleNamespace(leader_epoch=epoch, is_settled=key not in self.unsettled)
+        return cast(Led, SimpleNamespace(progress=progress))
+
+    def resign(self, key: Key) -> None:
+        """Lead a partition no more in this epoch."""
+        epoch = self._state.partitions[PartitionKey(*key)].state.leader_epoch
+        self.resigned.append((key, epoch))
+
+
 class Host:
     """One life of one broker."""
 
@@ -91,6 +124,8 @@ class Host:
         self.controller = ClusterController(
             self.session, self.state, self.registration, self.feed.min_isr, INTERNAL_FACTOR
         )
+        self.led = LeadsAsStored(self.state, f"{number}/{life}")
+        self.handovers = Handovers(self.session, self.state, self.led, self.led.resign)
         self.topics = ClusterTopics(
             config,
             self.catalog,
@@ -116,6 +151,7 @@ class Host:
         self.tasks = [asyncio.ensure_future(self.state.run())]
         await self.registration.begin()
         self.tasks.append(asyncio.ensure_future(self.registration.run()))
+        self.tasks.append(asyncio.ensure_future(self.handovers.run()))
         if controls:
             self.tasks.append(asyncio.ensure_future(self.controller.run()))
 

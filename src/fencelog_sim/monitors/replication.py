@@ -20,13 +20,11 @@ Replicas of compacted topics are not compared with each other. Of topics with th
 one only the states are looked at.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fencelog.broker.metadata.catalog import TOPIC_PREFIX, Topic
 from fencelog.coordination.controller.model import (
     BROKER_PREFIX,
-    CONTROLLER_KEY,
     NO_LEADER,
     PARTITION_PREFIX,
     PartitionState,
@@ -40,6 +38,7 @@ from fencelog.ports import MetadataChange
 from fencelog.types import Offset, TopicPartition
 from fencelog.wire.batch import check_crc
 from fencelog_sim.monitors.committed import CommittedLogs
+from fencelog_sim.monitors.elections import election_problem
 from fencelog_sim.monitors.questions import Differ, Led, Look, Shown
 from fencelog_sim.monitors.replica_logs import ReplicaLogs, whole_batches
 from fencelog_sim.monitors.replicated_partition import ReplicatedPartition
@@ -244,23 +243,17 @@ class ReplicationMonitor:
         if before is not None:
             changes = leader != (before.leader, before.leader_life)
             grown = state.leader_epoch - before.leader_epoch
-            if changes and state.leader != NO_LEADER and (before.isr or before.eligible):
-                self._check_writer(partition, state)
-            if grown < 0 or changes != (grown > 0):
+            if changes and (before.isr or before.eligible):
+                problem = election_problem(self._world.store, before, state)
+                if problem is not None:
+                    self._report(partition, problem)
+            # A leader that has resigned leads on in another epoch where no heir is left.
+            is_again = grown > 0 and self._world.store.writer == state.leader
+            if grown < 0 or (changes != (grown > 0) and not is_again):
                 self._report(partition, f"the leader epoch of {before} and of {state}")
         if partition.leaders.setdefault(state.leader_epoch, leader) != leader:
             known = partition.leaders[state.leader_epoch]
             self._report(partition, f"two leaders in epoch {state.leader_epoch}: {known}, {leader}")
-
-    def _check_writer(self, partition: ReplicatedPartition, state: PartitionState) -> None:
-        """The controller elects, except where nobody is left and the operator asks a broker to."""
-        store = self._world.store
-        holder = store.values.get(CONTROLLER_KEY)
-        controller = 0 if holder is None else int(json.loads(holder[0])["node_id"])
-        if store.writer not in {0, controller}:
-            self._report(
-                partition, f"broker {store.writer} elects, the controller is {controller}: {state}"
-            )
 
     # -- what the brokers answer ---------------------------------------------------------------
 

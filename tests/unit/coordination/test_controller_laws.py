@@ -18,6 +18,7 @@ from fencelog.coordination.controller.rules import (
     LiveBroker,
     StoredPartition,
     changes,
+    handed_over,
     isr_changed,
     isr_size_needed,
     moved_back,
@@ -59,12 +60,15 @@ class Replica:
     """Writes of its ISR of which it does not know yet that they can no longer be applied."""
     high_watermark: int = 0
     epoch_start: int = 0
+    resigned: int = -1
+    """The leader epoch in which it leads no more, though it may not know of a newer one."""
 
     def leads(self, node: NodeId) -> bool:
         known = self.known
         return (
             self.runs
             and known is not None
+            and known.leader_epoch != self.resigned
             and (known.leader, known.leader_life) == (node, life(node, self.number))
         )
 
@@ -234,6 +238,24 @@ class Cluster:
             if write.compared == self.stored_at and write.lives == lives:
                 self.store(write.state)
 
+    def resigns(self, node: NodeId) -> None:
+        replica = self.replicas[node]
+        if replica.leads(node) and not replica.sent:
+            assert replica.known is not None
+            if replica.known.heir != NO_LEADER:
+                replica.resigned = replica.known.leader_epoch
+
+    def hands_over(self, node: NodeId) -> None:
+        """It stores who leads in its place, until it sees that somebody does."""
+        replica = self.replicas[node]
+        known = replica.known
+        if not replica.runs or known is None or known.leader_epoch != replica.resigned:
+            return
+        state = handed_over(known, self.brokers)
+        if state is not None:
+            lives = {n: self.brokers[n].version for n in state.replicas if n in self.brokers}
+            replica.sent.append(Write(replica.known_version, state, lives))
+
     # -- processes and registrations ---------------------------------------------------------
 
     def is_killed(self, node: NodeId) -> None:
@@ -282,7 +304,21 @@ class Cluster:
         assert not set(state.isr) & set(state.eligible)
         assert {*state.isr, *state.eligible} <= set(state.replicas)
         assert state.isr or self.power_was_lost
+        assert state.heir == NO_LEADER or state.heir in state.isr
+        assert state.heir != state.leader or state.heir == NO_LEADER
         assert (state.leader == NO_LEADER) == (state.leader_life == "")
+
+    def one_live_broker_leads(self) -> None:
+        """Nobody shows readers less than another leader does: of those that have a lease (F8)."""
+        leading = [
+            node
+            for node in NODES
+            if self.replicas[node].leads(node)
+            and node in self.brokers
+            and self.brokers[node].registration.incarnation
+            == life(node, self.replicas[node].number)
+        ]
+        assert len(leading) <= 1, leading
 
     def whoever_may_be_elected_has_every_committed_record(self) -> None:
         for node in (*self.state.isr, *self.state.eligible):
@@ -302,6 +338,9 @@ class Cluster:
             assert leader.incarnation == self.state.leader_life
         for state in moved_back(self.partition(), self.brokers).values():
             self.store(state)
+            led = handed_over(state, self.brokers)
+            assert led is not None
+            self.store(led)
         assert waits or self.state.leader == self.state.isr[0]
         for state in widened(self.partition(), 3, self.brokers, [self.state]).values():
             self.store(state)
@@ -314,6 +353,8 @@ ONE_REPLICA: dict[Callable[[Cluster, NodeId], None], int] = {
     Cluster.moves_the_high_watermark: 8,
     Cluster.asks_for_another_isr: 6,
     Cluster.a_write_is_applied: 8,
+    Cluster.resigns: 6,
+    Cluster.hands_over: 4,
     Cluster.is_killed: 1,
     Cluster.loses_power: 1,
     Cluster.its_registration_ends: 2,
@@ -351,5 +392,6 @@ def test_no_history_loses_a_committed_record_or_leaves_a_partition_without_leade
         for _ in range(120):
             step(cluster)
             cluster.the_state_is_sound()
+            cluster.one_live_broker_leads()
             cluster.whoever_may_be_elected_has_every_committed_record()
         cluster.all_come_back()

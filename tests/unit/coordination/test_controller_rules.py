@@ -7,8 +7,10 @@ from fencelog.coordination.controller.rules import (
     Brokers,
     Refused,
     UncleanElection,
+    behind,
     changes,
     given_up,
+    handed_over,
     isr_changed,
     isr_size_needed,
     moved_back,
@@ -17,7 +19,7 @@ from fencelog.coordination.controller.rules import (
     without,
 )
 from fencelog.errors import ErrorCode
-from fencelog.types import NodeId
+from fencelog.types import LeaderEpoch, NodeId
 from tests.unit.coordination.cluster import (
     NEW,
     ONE,
@@ -32,6 +34,13 @@ from tests.unit.coordination.cluster import (
 )
 
 ALL = (ONE, TWO, THREE)
+
+
+def to(heir: NodeId) -> PartitionState:
+    """Led by the first of all, who is to hand over."""
+    return state(ONE, ALL)._replace(heir=heir)
+
+
 ROWS = {
     "all is well": (state(ONE, ALL), live(*ALL), state(ONE, ALL)),
     "the leader is gone": (state(ONE, ALL), live(TWO, THREE), state(TWO, (TWO, THREE), epoch=6)),
@@ -114,7 +123,7 @@ ROWS = {
     "the leader stops": (
         state(ONE, ALL),
         live(broker(ONE, NEW, is_stopping=True), TWO, THREE),
-        state(TWO, ALL, epoch=6),
+        to(TWO),
     ),
     "the leader stops, and no other is in sync": (
         state(ONE, (ONE,), (TWO,)),
@@ -144,12 +153,12 @@ ROWS = {
     "the leader's disk is full": (
         state(ONE, ALL),
         live(full(ONE), TWO, THREE),
-        state(TWO, (TWO, THREE), epoch=6),
+        to(TWO),
     ),
     "the disks of two are full": (
         state(ONE, ALL),
         live(full(ONE), full(TWO), THREE),
-        state(THREE, (THREE,), (ONE, TWO), epoch=6),
+        to(THREE),
     ),
     "all disks are full: the leader keeps it": (
         state(ONE, ALL),
@@ -179,7 +188,30 @@ ROWS = {
     "one without room leads rather than one that stops": (
         state(ONE, ALL),
         live(broker(ONE, NEW, is_stopping=True), full(TWO), broker(THREE, NEW, is_stopping=True)),
-        state(TWO, ALL, epoch=6),
+        to(TWO),
+    ),
+    "the heir leads in its turn": (to(TWO), live(*ALL), to(TWO)),
+    "the heir is gone": (to(TWO), live(ONE, THREE), state(ONE, (ONE, THREE))),
+    "the heir came back": (
+        to(TWO),
+        live(ONE, broker(TWO, NEW, number=2), THREE),
+        state(ONE, (ONE, THREE)),
+    ),
+    "the heir stops": (
+        to(TWO),
+        live(ONE, broker(TWO, NEW, is_stopping=True), THREE),
+        state(ONE, ALL),
+    ),
+    "the heir's disk is full": (to(TWO), live(ONE, full(TWO), THREE), state(ONE, (ONE, THREE))),
+    "another one is to lead, since the leader stops": (
+        to(THREE),
+        live(broker(ONE, NEW, is_stopping=True), TWO, THREE),
+        to(TWO),
+    ),
+    "a leader with an heir is gone: the first one is elected": (
+        to(THREE),
+        live(TWO, THREE),
+        state(TWO, (TWO, THREE), epoch=6),
     ),
     "eligible no more: min.insync.replicas was lowered": (
         state(ONE, (ONE, TWO), (THREE,)),
@@ -216,9 +248,40 @@ def test_the_last_one_with_no_minimum_leaves_nobody_eligible() -> None:
 def test_the_leadership_moves_back_to_the_first_replica() -> None:
     partitions = {"k": stored(state(TWO, ALL))}
 
+    asked = state(TWO, ALL)._replace(heir=ONE)
+    assert moved_back(partitions, live(*ALL)) == {"k": asked}
+    assert moved_back({"k": stored(asked)}, live(*ALL)) == {}
     moved = state(ONE, ALL, epoch=6)
-    assert moved_back(partitions, live(*ALL)) == {"k": moved}
+    assert handed_over(asked, live(*ALL)) == moved
     assert moved_back({"k": stored(moved)}, live(*ALL)) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "brokers", "after"),
+    [
+        (to(THREE), live(*ALL), state(THREE, ALL, epoch=6)),
+        (to(THREE), live(ONE, TWO), state(ONE, ALL, epoch=6)),
+        (state(ONE, ALL), live(broker(ONE, NEW, is_stopping=True), TWO), state(TWO, ALL, epoch=6)),
+        (state(ONE, (ONE, TWO)), live(full(ONE), THREE), state(ONE, (ONE, TWO), epoch=6)),
+        (to(THREE), live(), None),
+    ],
+    ids=["to the heir", "it is gone", "it was given up", "to itself", "nobody is registered"],
+)
+def test_a_leader_that_serves_nobody_any_more_lets_another_one_lead(
+    before: PartitionState, brokers: Brokers, after: PartitionState | None
+) -> None:
+    assert handed_over(before, brokers) == after
+
+
+def test_a_replica_that_leaves_is_no_heir() -> None:
+    assert isr_changed(to(THREE), (ONE, TWO), 2).heir == NO_LEADER
+    assert isr_changed(to(THREE), (ONE, THREE), 2).heir == THREE
+    assert without(to(THREE), THREE).heir == NO_LEADER
+    assert without(to(THREE), TWO).heir == THREE
+    assert without(to(THREE), ONE).heir == NO_LEADER
+    newer = behind(to(THREE), LeaderEpoch(9))
+    assert newer is not None
+    assert newer.heir == NO_LEADER
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ async def test_who_creates_a_topic_waits_for_no_broker_that_opens_nothing_any_mo
         waiting = asyncio.ensure_future(node.manager.opened(topic))
         await begun.wait()
         assert not waiting.done()
-        *_, managing = node.tasks
+        managing = node.tasks[2]
         managing.cancel()
         async with asyncio.timeout(5):
             await waiting

@@ -8,6 +8,7 @@ from fencelog.broker.metadata.catalog import Topic
 from fencelog.broker.metadata.cluster_state import ClusterState, PartitionKey, encoded_deletion
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.peers.identity import Identity
+from fencelog.broker.replicas.handovers import Handovers
 from fencelog.broker.replicas.isr import IsrWriter
 from fencelog.broker.replicas.led import Key
 from fencelog.broker.replicas.replica_manager import ReplicaManager
@@ -69,9 +70,9 @@ class Node:
 
     async def start(self) -> None:
         await self.cluster.start()
-        loop = asyncio.get_running_loop()
-        runs = (self.cluster.run(), self.isr.run(), self.manager.run())
-        self.tasks = [loop.create_task(each) for each in runs]
+        handovers = Handovers(self.session, self.cluster, self.host.led, self.manager.resign)
+        runs = (self.cluster.run(), self.isr.run(), self.manager.run(), handovers.run())
+        self.tasks = [asyncio.create_task(each) for each in runs]
 
     async def stop(self) -> None:
         for task in self.tasks:

@@ -275,13 +275,14 @@ class ClusterController:
         topics = {each.topic.topic_id: name for name, each in self._state.topics.items()}
         for key, state in states.items():
             log.info(
-                "%s-%d: led by %s in leader epoch %d; in sync are %s%s",
+                "%s-%d: led by %s in leader epoch %d; in sync are %s%s%s",
                 topics.get(key.topic_id, key.topic_id.hex()),
                 key.partition,
                 "nobody" if state.leader == NO_LEADER else f"broker {state.leader}",
                 state.leader_epoch,
                 ", ".join(map(str, state.isr)) or "none",
                 f"; eligible are {', '.join(map(str, state.eligible))}" if state.eligible else "",
+                "" if state.heir == NO_LEADER else f"; to be handed over to broker {state.heir}",
             )
         last = next(reversed(states))
         await self._state.until_soon(lambda: self._state.versions.get(last.text) != versions[last])

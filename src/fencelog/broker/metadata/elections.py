@@ -12,7 +12,7 @@ from fencelog.broker.metadata.cluster_state import (
 )
 from fencelog.broker.metadata.known_commits import commit_known
 from fencelog.broker.metadata.placement import ElectionType
-from fencelog.coordination.controller.model import PartitionState
+from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.controller.rules import (
     Refused,
     StoredPartition,
@@ -67,7 +67,7 @@ class Elections:
                 return RequestError(ErrorCode.REQUEST_TIMED_OUT, str(error))
             await self._state.until_soon(lambda: self._state.versions.get(key.text) != version)  # noqa: B023 - awaited here
             if is_stored:
-                return None
+                return await self._hand_over(key) if kind is ElectionType.PREFERRED else None
         return RequestError(
             ErrorCode.REQUEST_TIMED_OUT, "the partition was changed by others all the time"
         )
@@ -87,6 +87,22 @@ class Elections:
             return election.state
         return election
 
+    async def _hand_over(self, key: PartitionKey) -> RequestError | None:
+        """Return when the leader has handed over to its heir; why it has not."""
+        await self._state.until_soon(lambda: self._heir(key) == NO_LEADER)
+        stored = self._state.partitions.get(key)
+        if stored is not None and stored.state.heir != NO_LEADER:
+            text = f"broker {stored.state.leader} has not handed over yet; it does when it can"
+            return RequestError(ErrorCode.REQUEST_TIMED_OUT, text)
+        if stored is not None and stored.state.leader != stored.state.replicas[0]:
+            text = f"broker {stored.state.replicas[0]} could not lead any more"
+            return RequestError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, text)
+        return None
+
+    def _heir(self, key: PartitionKey) -> NodeId:
+        stored = self._state.partitions.get(key)
+        return NO_LEADER if stored is None else stored.state.heir
+
     async def _commit(self, key: PartitionKey, kind: ElectionType, state: PartitionState) -> bool:
         brokers = self._state.brokers
         unchanged = {
@@ -99,11 +115,11 @@ class Elections:
             writes.append(MetadataWrite(unclean_key(key), b"%d" % state.leader_epoch))
         if not await commit_known(self._store, writes, unchanged=unchanged):
             return False
-        log.warning(
-            "%s-%d: elected by an operator: broker %d leads in leader epoch %d",
-            topics.get(key.topic_id, key.topic_id.hex()),
-            key.partition,
-            state.leader,
-            state.leader_epoch,
-        )
+        name = topics.get(key.topic_id, key.topic_id.hex()), key.partition
+        if kind is ElectionType.PREFERRED:
+            log.info("%s-%d: an operator asks for its first replica, broker %d", *name, state.heir)
+        else:
+            elected = state.leader, state.leader_epoch
+            text = "%s-%d: elected by an operator: broker %d leads in leader epoch %d"
+            log.warning(text, *name, *elected)
         return True

@@ -193,6 +193,7 @@ class IsrWriter:
         led.progress.require(isr_size_needed(state, self._min_isr(TopicId(led.key[0]))))
         high_watermark = led.progress.settled(state.isr)
         led.partition.advance(high_watermark)
+        self._led.settled(led.key)
         if before != {*state.isr}:
             log.info(
                 "%s: in sync are %s in leader epoch %d",
@@ -266,6 +267,7 @@ class IsrWriter:
             for each in proposals:  # nothing of it is stored
                 each.led.progress.settled(each.led.progress.isr)
                 self._led.changed(each.led.key)
+                self._led.settled(each.led.key)
                 self._adopt_newer(each.led)
             await asyncio.sleep(RETRY_S)
             return

@@ -60,6 +60,8 @@ class LedPartitions:
         """A follower has said where it is."""
         self.caught_up: Callable[[Key], None] = lambda key: None
         """A replica that is not in sync has acknowledged something."""
+        self.settled: Callable[[Key], None] = lambda key: None
+        """The outcome of a write of the in-sync replicas is known."""
 
     def changed(self, key: Key) -> None:
         """A partition is led in another epoch, or no more, or a follower has to speak again."""

@@ -34,6 +34,11 @@ class Replica:
     is_busy: bool = False
     """Whether a task opens, cuts or removes its files."""
 
+    @property
+    def has_files(self) -> bool:
+        """Whether it is open, and not the seal of a segment without files."""
+        return self.partition is not None and self.partition.log.has_files
+
     def close(self) -> None:
         """Nothing that the files report counts any more."""
         if self.partition is not None:

@@ -74,7 +74,7 @@ class ReplicaManager:
         """An internal error of a task, which ends ``run``."""
         self._openings = Openings()
         self._removals = Removals(logs, self._limit, self._removal_failed)
-        self.removed: Callable[[TopicId], Awaitable[None]] = _nothing
+        self.removed: Callable[[TopicId], Awaitable[None]] = lambda _: asyncio.sleep(0)
         """Stores that nothing of a deleted topic is here any more."""
         self.led_here: Callable[[TopicPartition], None] = lambda name: None
         """A leadership begins here, in this step."""
@@ -150,7 +150,7 @@ class ReplicaManager:
             keys = (PartitionKey(topic.topic_id, index) for index in range(topic.partitions))
             self._mark(key for key in keys if key not in self._replicas)
             gone = (PartitionKey(topic.topic_id, index) for index in topic.without_files)
-            self._mark(key for key in gone if self._has_files(key))
+            self._mark(key for key in gone if (each := self._replicas.get(key)) and each.has_files)
         if changed.brokers:  # one may have come that can lead in the place of a failed replica
             self._mark(key for key, each in self._replicas.items() if each.is_offline)
         if changed.deleted:
@@ -203,12 +203,6 @@ class ReplicaManager:
             return self._repair(key, replica, stored)
         partition = replica.partition
         return None if partition is None else self._follow_on(key, replica, partition, stored)
-
-    def _has_files(self, key: Key) -> bool:
-        """Whether a replica is open here that has files."""
-        replica = self._replicas.get(key)
-        partition = None if replica is None else replica.partition
-        return partition is not None and partition.log.has_files
 
     def _follow_on(
         self, key: Key, replica: Replica, partition: Partition, stored: StoredState
@@ -274,6 +268,13 @@ class ReplicaManager:
         )
         self._led.lead(Led(key, partition, progress, stored.version))
         self.led_here(replica.name)
+
+    def resign(self, key: Key) -> None:
+        """Lead a partition no more: no other broker leads it before that is stored."""
+        replica = self._replicas[key]
+        assert replica.partition is not None, key
+        self._end_role(key, replica)
+        replica.partition.follow(replica.leader_epoch)
 
     def _follow(self, key: Key, partition: Partition, state: PartitionState) -> None:
         """Fetch from the leader, unless that is done already."""
@@ -494,7 +495,3 @@ class ReplicaManager:
         if isinstance(error, ExhaustedError):
             self.exhausted()
         self._openings.look_again()
-
-
-async def _nothing(topic_id: TopicId) -> None:
-    del topic_id

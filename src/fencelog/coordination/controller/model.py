@@ -24,7 +24,7 @@ class PartitionState(NamedTuple):
     leader: NodeId
     """``NO_LEADER`` while none can be elected."""
     leader_epoch: LeaderEpoch
-    """Grows with each change of the leader, and with each new life of the same one."""
+    """Grows with each change of the leader, each new life of it, and when it has resigned."""
     isr: tuple[NodeId, ...]
     """The in-sync replicas: each has everything below the high watermark, and moves it."""
     eligible: tuple[NodeId, ...] = ()
@@ -34,6 +34,8 @@ class PartitionState(NamedTuple):
     """
     leader_life: str = ""
     """The incarnation that was elected: another life of the leader waits for another epoch."""
+    heir: NodeId = NO_LEADER
+    """The in-sync replica to which the leader is to hand over; ``NO_LEADER``: it leads on."""
 
     def encode(self) -> bytes:
         """Return the stored form."""
@@ -51,6 +53,7 @@ class PartitionState(NamedTuple):
                 isr=_node_ids(fields["isr"]),
                 eligible=_node_ids(fields["eligible"]),
                 leader_life=str(fields["leader_life"]),
+                heir=NodeId(int(fields.get("heir", NO_LEADER))),
             )
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptionError(

@@ -5,12 +5,15 @@ The broker that holds the controller's key calls ``changes`` after each change t
 matter which changes were seen one by one and which together. Each new state is committed by
 comparing the version of the partition's key, and by the controller its own key, too.
 
-``isr_changed`` is for the leader, which writes its ISR itself; ``without`` for a broker before it
-registers, ``given_up`` for one whose disk has failed; ``unclean`` for an operator. All keep these
-invariants, and expect them:
+``isr_changed`` and ``handed_over`` are for the leader, which writes its ISR itself and ends its
+leadership itself: while its life goes on, nobody else leads who could show readers more than it
+does. ``without`` is for a broker before it registers, ``given_up`` for one whose disk has failed;
+``unclean`` for an operator. All keep these invariants, and expect them:
 
 - the leader is in the ISR; the ISR and the eligible replicas are replicas, and no replica is both;
-- the leader epoch grows exactly when the leader changes or its process is another one;
+- the heir is in the ISR and is not the leader;
+- the leader epoch grows exactly when the leader changes, its process is another one, or it has
+  resigned and leads again;
 - the ISR is empty only where the last member may have lost records (``without``);
 - a replica of the ISR or an eligible one has every committed record, if the leader moves the high
   watermark only while the ISR has ``isr_size_needed`` members.
@@ -90,8 +93,8 @@ def settled(partition: StoredPartition, brokers: Brokers) -> PartitionState:
     again. If none of it is left, those that came back stay; else the first live eligible replica
     is elected; else nobody, and the ISR stays as it is, because it has every committed record.
 
-    A leader whose disk is full gives way to a member that has room. Where the leader has room,
-    members without leave the ISR: all would wait for them.
+    A leader that stops, or whose disk is full, is told to hand over to a member that does not, or
+    has room. Where one with room leads on, members without leave the ISR: all would wait for them.
     """
     state = partition.state
     isr = tuple(n for n in state.isr if n in brokers and not _came_back(partition, brokers[n]))
@@ -101,11 +104,12 @@ def settled(partition: StoredPartition, brokers: Brokers) -> PartitionState:
         isr = () if candidate is None else (candidate,)
     if not isr:
         return _led(state, NO_LEADER, brokers)
-    if not _leads_on(state, isr, brokers):
+    if state.leader not in isr or not _is_elected(state, brokers):
         leader = _first(state.replicas, isr, brokers)
         assert leader is not None
         state = _led(state, leader, brokers)
-    if not brokers[state.leader].registration.is_full:
+    state = state._replace(heir=_heir(state, isr, brokers))
+    if state.heir == NO_LEADER and not brokers[state.leader].registration.is_full:
         isr = tuple(n for n in isr if not brokers[n].registration.is_full)
     return _with_isr(state, isr, partition.min_isr)
 
@@ -113,7 +117,7 @@ def settled(partition: StoredPartition, brokers: Brokers) -> PartitionState:
 def moved_back(
     partitions: Mapping[Key, StoredPartition], brokers: Brokers
 ) -> dict[Key, PartitionState]:
-    """Return the states that give partitions back to their first replica, where it can lead.
+    """Return the states in which the first replica is the heir, where it can lead.
 
     It must be in the ISR, live and not stopping, and its disk not full. A partition for which
     ``changes`` has a new state gets none here.
@@ -121,13 +125,13 @@ def moved_back(
     found = {}
     for key, partition in partitions.items():
         state = preferred(partition, brokers)
-        if isinstance(state, PartitionState):
+        if isinstance(state, PartitionState) and state != partition.state:
             found[key] = state
     return found
 
 
 def preferred(partition: StoredPartition, brokers: Brokers) -> PartitionState | Refused:
-    """Return the state in which the first replica leads (the preferred election of KIP-460).
+    """Return the state in which the first replica is the heir (preferred election, KIP-460).
 
     Refused if it leads already, or cannot now: it must be in the ISR, live and not stopping, its
     disk must have room, and ``changes`` must have no new state.
@@ -142,7 +146,17 @@ def preferred(partition: StoredPartition, brokers: Brokers) -> PartitionState | 
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
             f"broker {first} is not live, stops, has a full disk, or is not in sync",
         )
-    return _led(state, first, brokers)
+    return state._replace(heir=first)
+
+
+def handed_over(state: PartitionState, brokers: Brokers) -> PartitionState | None:
+    """Return the state in which the heir leads; for a leader that serves nobody any more.
+
+    Where no heir is left by now, it is the in-sync replica that is to lead first, this leader
+    perhaps, in the next epoch. None while none of them is registered.
+    """
+    heir = state.heir if state.heir in brokers else _first(state.replicas, state.isr, brokers)
+    return None if heir is None else _led(state, heir, brokers)
 
 
 def isr_changed(state: PartitionState, isr: Iterable[NodeId], min_isr: int) -> PartitionState:
@@ -176,6 +190,7 @@ def without(state: PartitionState, node: NodeId) -> PartitionState:
     state = state._replace(
         isr=tuple(n for n in state.isr if n != node),
         eligible=tuple(n for n in state.eligible if n != node),
+        heir=NO_LEADER if node == state.heir else state.heir,
     )
     return _led(state, NO_LEADER, {}) if state.leader == node else state
 
@@ -217,6 +232,7 @@ def behind(state: PartitionState, newest: LeaderEpoch) -> PartitionState | None:
         isr=(),
         eligible=(),
         leader_life="",
+        heir=NO_LEADER,
     )
 
 
@@ -262,13 +278,20 @@ def _came_back(partition: StoredPartition, broker: LiveBroker) -> bool:
     return broker.begun_at > partition.version
 
 
-def _leads_on(state: PartitionState, isr: tuple[NodeId, ...], brokers: Brokers) -> bool:
-    """Whether the leader stays: its process was elected, and no other member should lead first."""
-    if state.leader not in isr:
-        return False
-    leader = brokers[state.leader].registration
-    lowest = min(brokers[n].registration.rank for n in isr)
-    return leader.incarnation == state.leader_life and leader.rank == lowest
+def _is_elected(state: PartitionState, brokers: Brokers) -> bool:
+    """Whether the leader, a registered broker, is in the life that was elected."""
+    return brokers[state.leader].registration.incarnation == state.leader_life
+
+
+def _heir(state: PartitionState, isr: tuple[NodeId, ...], brokers: Brokers) -> NodeId:
+    """Return to whom the leader is to hand over: its heir, or who should lead in its place."""
+    first = _first(state.replicas, isr, brokers)
+    assert first is not None
+    lowest = brokers[first].registration.rank
+    if brokers[state.leader].registration.rank > lowest:
+        return first
+    is_heir = state.heir in isr and brokers[state.heir].registration.rank == lowest
+    return state.heir if is_heir else NO_LEADER
 
 
 def _first(
@@ -287,6 +310,7 @@ def _led(state: PartitionState, leader: NodeId, brokers: Brokers) -> PartitionSt
         leader=leader,
         leader_epoch=LeaderEpoch(state.leader_epoch + 1),
         leader_life="" if leader == NO_LEADER else brokers[leader].registration.incarnation,
+        heir=NO_LEADER,
     )
 
 
@@ -294,7 +318,9 @@ def _with_isr(state: PartitionState, isr: tuple[NodeId, ...], min_isr: int) -> P
     """Return the state with this ISR and the eligible replicas that follow (KIP-966)."""
     eligible = () if len(isr) >= min_isr else {*state.isr, *state.eligible} - {*isr}
     return state._replace(
-        isr=_in_order(state.replicas, isr), eligible=_in_order(state.replicas, eligible)
+        isr=_in_order(state.replicas, isr),
+        eligible=_in_order(state.replicas, eligible),
+        heir=state.heir if state.heir in isr else NO_LEADER,
     )
 
 
