@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from fencelog.broker.coordinators.cluster_leaders import REQUEST_TIMEOUT_S
 from fencelog_sim.faults import LONG_SHARE, Fault, Kind, Plan, Points, draw_one
 from fencelog_sim.world.disk import Loss
 
@@ -76,7 +77,19 @@ STRANDED: Sequence[tuple[str, int]] = (
 )
 """Requests between brokers whose late arrival is dangerous."""
 STRANDED_SHARE = 0.5
+LATE_REQUESTS = (("request BrokerWriteMarkers", 3), ("request Produce", 6), ("request EndTxn", 2))
 MISSED_SHARE = 0.7
+BUSY_SHARE = 0.7
+MOVES_SHARE = 0.3
+"""Of all plans, those in which leaderships move between live brokers."""
+MOVES_MAX = 4
+MOVES_APART_S = (0.1, 2.0)
+MOVE_S = (0.2, 3.0)
+AT_REQUEST_SHARE = 0.5
+RETURNS_SHARE = 0.3
+RETURN_S = (0.2, 3.0)
+HELD_S = (0.05, 0.5)
+LATE_S = (2.0, 8.0)
 LOST_WRITE = "commit partition/*"
 LOST_WRITES_MAX = 4
 
@@ -110,6 +123,11 @@ def draw_for_cluster(
         faults.append(drawn.fault(kind, round(at, 3)))
         if kind is Kind.COMPACTION and random.random() < MISSED_SHARE:
             faults += drawn.missed(faults[-1])
+        if faults[-1].how == "overtaken" and random.random() < BUSY_SHARE:
+            faults.append(drawn.busy(faults[-1]))
+    if random.random() < MOVES_SHARE:
+        at = random.uniform(0.0, span_s)
+        faults += drawn.returns(at) if random.random() < RETURNS_SHARE else drawn.moves(at)
     return tuple(sorted(faults, key=lambda each: each.at))
 
 
@@ -156,6 +174,53 @@ class _Draw:
             Fault(kind=Kind.NO_STORE, at=max(0.0, at - 1.0), seconds=seconds, how="one", host=one),
             Fault(kind=Kind.KILL, at=max(0.0, at - 0.9), seconds=0.3, host=other),
         ]
+
+    def busy(self, overtaken: Fault) -> Fault:
+        """Give the controller something to write while it is replaced: another broker ends."""
+        others = [each for each in range(1, self.brokers + 1) if each != overtaken.host]
+        at = max(0.0, overtaken.at - 0.01)
+        return Fault(kind=Kind.KILL, at=at, seconds=0.3, host=self.random.choice(others))
+
+    def moves(self, at: float) -> list[Fault]:
+        """Move leaderships to and fro, while some brokers learn it late, or are cut off.
+
+        What a deposed leader does that does not know of it, and what reaches one that leads again.
+        """
+        random = self.random
+        faults = []
+        for _ in range(random.randint(1, MOVES_MAX)):
+            faults.append(self._move(at))
+            at += random.uniform(*MOVES_APART_S)
+        begun = faults[0].at
+        numbers = range(1, self.brokers + 1)
+        for host in random.sample(numbers, random.randrange(self.brokers)):
+            at = round(begun + random.uniform(-SOON_S, 2 * SOON_S), 3)
+            seconds = round(random.uniform(*LATE_S), 3)
+            faults.append(Fault(kind=Kind.LATE_WATCH, at=max(0.0, at), seconds=seconds, host=host))
+        return faults
+
+    def returns(self, at: float) -> list[Fault]:
+        """Give a leadership back when what was sent to it long before arrives.
+
+        For longer than the sender waits: by then it has done the same elsewhere, and gone on.
+        """
+        random = self.random
+        host, other = random.sample(range(1, self.brokers + 1), 2)
+        moved_at = at + random.uniform(0.0, SOON_S)
+        away_s = REQUEST_TIMEOUT_S + random.uniform(*RETURN_S)
+        held_s = moved_at - at + away_s + random.uniform(*HELD_S)
+        held = Fault(kind=Kind.LINK, at=round(at, 3), seconds=round(held_s, 3), how="in")
+        move = Fault(kind=Kind.MOVE, at=round(moved_at, 3), seconds=round(away_s, 3), host=host)
+        return [replace(held, host=host, other=other), move]
+
+    def _move(self, at: float) -> Fault:
+        random = self.random
+        seconds, host = round(random.uniform(*MOVE_S), 3), random.randint(1, self.brokers)
+        move = Fault(kind=Kind.MOVE, at=round(at, 3), seconds=seconds, host=host)
+        if random.random() < AT_REQUEST_SHARE:
+            point, most = random.choice(LATE_REQUESTS)
+            return replace(move, point=point, nth=random.randint(1, most))
+        return move
 
     def _at_a_point(self, fault: Fault) -> Fault:
         """Let a fault come where only a cluster's brokers are, or where it is drawn already."""

@@ -80,6 +80,9 @@ class Kind(StrEnum):
     """A bit flips in the next records that the broker sends to a follower."""
     COMPACTION = "compaction"
     """The store forgets all changes up to now: watches that are behind begin anew."""
+    MOVE = "move"
+    """What the broker leads moves to others that are in sync, and back after ``seconds``. At a
+    request, what is under way to it on that connection arrives after that, as with STRAND."""
     SITE_POWER = "site-power"
     """All brokers' hosts lose power; ``how`` is the name of a Loss."""
 

@@ -8,11 +8,13 @@ from fnmatch import fnmatchcase
 from functools import partial
 from struct import Struct
 
+from fencelog.types import NodeId
 from fencelog.wire.api_versions import ApiKey, BrokerApiKey
 from fencelog.wire.framing import SIZE_BYTES
 from fencelog_sim.clustered import failed_alone
 from fencelog_sim.faults import Fault, Kind, Plan
 from fencelog_sim.monitors.replica_logs import ends_in_batch
+from fencelog_sim.moves import lead, others_in_sync
 from fencelog_sim.world.disk import Loss
 from fencelog_sim.world.gate import Halt, Lost
 from fencelog_sim.world.host import BrokerHost
@@ -26,6 +28,11 @@ SLOW = 50.0
 SIDE_FLIPS = 4
 GARBLED_FROM_END = 2
 """Before the number of its headers, a record has its value."""
+AT_ONCE_SHARE = 0.5
+AT_ONCE_S = 1e-5
+"""Before anybody can have acted on the end of a lease."""
+BACK_S = 0.1
+"""How long a broker leads again when what was sent to it before arrives."""
 LATE_MARKER_TRIES = 500
 LATE_MARKER_RETRY_S = 0.005
 
@@ -114,7 +121,7 @@ class Nemesis:
         fault = self._due(host, verb, name)
         if fault is None:
             return
-        if fault.kind is Kind.STRAND:
+        if fault.kind in {Kind.STRAND, Kind.MOVE}:
             self._at = transport
             self._inject(fault)
             self._at = None
@@ -296,6 +303,8 @@ class Nemesis:
                 self._garbling.append(host)
             case Kind.COMPACTION:
                 world.store.compact()
+            case Kind.MOVE:
+                return self._move(fault, host)
             case Kind.SITE_POWER:
                 for each in world.hosts:
                     each.cut_power(Loss[fault.how])
@@ -303,6 +312,16 @@ class Nemesis:
             case _:
                 return False
         return True
+
+    def _move(self, fault: Fault, host: BrokerHost) -> bool:
+        """Let others lead what a broker leads, and then that one again; False if it is nothing."""
+        world, leader = self._world, NodeId(host.number)
+        others = dict(others_in_sync(world.store, leader))
+        if self._at is not None:
+            world.network.strand(self._at, fault.seconds + BACK_S)
+        lead(world.store, {key: world.faults.choice(found) for key, found in others.items()})
+        self._follow(fault, partial(lead, world.store, dict.fromkeys(others, leader)))
+        return bool(others)
 
     def _cut_ways(self, fault: Fault, addresses: list[str], host: BrokerHost) -> None:
         """Cut a host from others for a while, in one direction or both."""
@@ -320,6 +339,8 @@ class Nemesis:
         if fault.how == "overtaken":
             self._soon(Fault(kind=Kind.LEASE_LOST, at=fault.at, host=host.number))
         late_s = fault.seconds if fault.how in {"late", "overtaken"} else 0.0
+        if fault.how == "overtaken" and self._world.faults.random() < AT_ONCE_SHARE:
+            late_s = AT_ONCE_S
         return Lost(is_stored=fault.how != "not-stored", after_s=late_s)
 
     # -- follow-ups ----------------------------------------------------------------------------

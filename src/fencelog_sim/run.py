@@ -40,6 +40,8 @@ REPLICAS = 3
 REPLICA_LAGS_S = (0.5, 2.0, 5.0)
 """One that hears nothing more leaves before a client's call ends (``CALL_S``)."""
 COMMITS_AT_ALL_SHARE = 0.1
+PARTIAL_SHARE = 0.2
+"""Of all runs, those where each partition has a broker that has no replica of it."""
 DISK_FAULTS = {Kind.SYNC_FAILS, Kind.WRITE_FAILS, Kind.FULL}
 """Faults after which a broker may stop by itself with a StorageError."""
 OFFICE_HOST = "10.0.2.1"
@@ -333,11 +335,14 @@ def _draw_cluster(random: Random, setting: Setting, brokers: int) -> tuple[Setti
     cluster = replace(
         setting,
         topic_defaults=(*setting.topic_defaults, ("min.insync.replicas", "2")),
-        replicas=min(brokers, REPLICAS),
         broker_session_s=random.choice((1.0, 3.0)),
         replica_lag_s=random.choice(REPLICA_LAGS_S),
-        commits_at_all=random.random() < COMMITS_AT_ALL_SHARE,
     )
+    share = random.random()
+    commits_at_all = share < COMMITS_AT_ALL_SHARE
+    is_partial = not commits_at_all and share < COMMITS_AT_ALL_SHARE + PARTIAL_SHARE
+    replicas = min(brokers, REPLICAS) - is_partial
+    cluster = replace(cluster, commits_at_all=commits_at_all, replicas=replicas)
     return cluster, random.uniform(4.0, 12.0)
 
 

@@ -11,9 +11,11 @@ from fencelog.broker.metadata.cluster_controller import ClusterController
 from fencelog.broker.metadata.cluster_state import ClusterState, PartitionKey
 from fencelog.broker.metadata.known_commits import WRITES_MAX
 from fencelog.broker.metadata.registration import BrokerRegistration, fence
+from fencelog.broker.replicas.handovers import Handovers
 from fencelog.coordination.controller.model import PartitionState, Registration
 from fencelog.ports import MetadataWrite
 from fencelog.types import LeaderEpoch, NodeId, TopicId
+from tests.support.cluster_metadata import LeadsAsStored
 from tests.support.etcd import Etcd
 
 DEADLINE_S = 60.0
@@ -40,6 +42,8 @@ class Host:
         self.controller = ClusterController(
             store, self.state, self.registration, lambda _topic_id: 1, internal_factor=1
         )
+        led = LeadsAsStored(self.state, f"life of {node}")
+        self.handovers = Handovers(store, self.state, led, led.resign)
         self.tasks: list[asyncio.Task[None]] = []
 
     async def join(self) -> None:
@@ -49,6 +53,7 @@ class Host:
         await self.registration.begin()
         self.tasks.append(asyncio.create_task(self.registration.run()))
         self.tasks.append(asyncio.create_task(self.controller.run()))
+        self.tasks.append(asyncio.create_task(self.handovers.run()))
 
     async def die(self) -> None:
         """End as a killed process does: the lease goes on."""
