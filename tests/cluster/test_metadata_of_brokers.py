@@ -43,7 +43,7 @@ class Host:
             store, self.state, self.registration, lambda _topic_id: 1, internal_factor=1
         )
         led = LeadsAsStored(self.state, f"life of {node}")
-        self.handovers = Handovers(store, self.state, led, led.resign)
+        self.handovers = Handovers(store, self.state, led, led.give_up)
         self.tasks: list[asyncio.Task[None]] = []
 
     async def join(self) -> None:

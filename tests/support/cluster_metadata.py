@@ -88,12 +88,11 @@ class LeadsAsStored(LedPartitions):
         if (key, epoch) in self.resigned:
             return None
         progress = SimpleNamespace(leader_epoch=epoch, is_settled=key not in self.unsettled)
-        return cast(Led, SimpleNamespace(progress=progress))
+        return cast(Led, SimpleNamespace(key=key, progress=progress))
 
-    def resign(self, key: Key) -> None:
+    def give_up(self, led: Led) -> None:
         """Lead a partition no more in this epoch."""
-        epoch = self._state.partitions[PartitionKey(*key)].state.leader_epoch
-        self.resigned.append((key, epoch))
+        self.resigned.append((led.key, led.progress.leader_epoch))
 
 
 class Host:
@@ -125,7 +124,7 @@ class Host:
             self.session, self.state, self.registration, self.feed.min_isr, INTERNAL_FACTOR
         )
         self.led = LeadsAsStored(self.state, f"{number}/{life}")
-        self.handovers = Handovers(self.session, self.state, self.led, self.led.resign)
+        self.handovers = Handovers(self.session, self.state, self.led, self.led.give_up)
         self.topics = ClusterTopics(
             config,
             self.catalog,

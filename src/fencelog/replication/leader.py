@@ -85,6 +85,7 @@ class LeaderProgress:
         "_all_replicas",
         "_durable_end",
         "_followers",
+        "_is_resigned",
         "_isr",
         "_min_isr",
         "_node_id",
@@ -106,6 +107,7 @@ class LeaderProgress:
         self._min_isr = begun.min_isr
         self._all_replicas = all_replicas
         self._durable_end = begun.high_watermark
+        self._is_resigned = False
         self._followers = {
             each: _Follower(now if each in self._isr else _NEVER)
             for each in begun.replicas
@@ -141,9 +143,17 @@ class LeaderProgress:
     def serves(self) -> bool:
         """Whether readers and coordinators may begin: all that earlier leaders committed is known.
 
-        Before, the high watermark may be lower than what an earlier leader has shown (F8).
+        Before, the high watermark may be lower than what an earlier leader has shown, and after
+        ``resign`` lower than what the next one shows (F8).
         """
-        return self.high_watermark >= self.epoch_start
+        return not self._is_resigned and self.high_watermark >= self.epoch_start
+
+    def resign(self) -> None:
+        """Serve readers no more: another leader may be stored from now on.
+
+        Writers go on: what the in-sync replicas acknowledge in this epoch, the next leader has.
+        """
+        self._is_resigned = True
 
     @property
     def is_settled(self) -> bool:

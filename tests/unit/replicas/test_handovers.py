@@ -1,4 +1,4 @@
-"""A leader that hands over serves nobody any more before it stores who leads (F8)."""
+"""A leader that hands over serves readers no more before it stores who leads (F8)."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from fencelog.broker.metadata.catalog import GROUP_TOPIC
 from fencelog.broker.metadata.cluster_state import PartitionKey
 from fencelog.broker.metadata.elections import Elections
 from fencelog.broker.metadata.known_commits import WRITES_MAX
@@ -13,7 +14,7 @@ from fencelog.broker.metadata.placement import ElectionType
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.errors import ErrorCode, NotLeaderError
 from fencelog.ports import MetadataChange, MetadataWrite
-from fencelog.types import LeaderEpoch, NodeId, Offset
+from fencelog.types import LeaderEpoch, NodeId, Offset, TopicPartition
 from fencelog_sim.world.metadata import SimStore
 from tests.support.cluster_metadata import (
     Host,
@@ -25,7 +26,7 @@ from tests.support.cluster_metadata import (
     within,
 )
 from tests.support.partition import scenario
-from tests.unit.replicas.hosts import TOPIC, key, until
+from tests.unit.replicas.hosts import TOPIC, until
 from tests.unit.replicas.test_replica_manager import running
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -228,7 +229,9 @@ def test_an_operator_is_told_that_the_leader_has_not_handed_over_yet() -> None:
 
 
 @scenario
-async def test_the_old_leader_follows_and_who_waits_at_it_is_sent_away() -> None:
+async def test_readers_wait_at_the_old_leader_before_the_next_one_is_stored_and_writers_go_on() -> (
+    None
+):
     async with running() as replicas:
         replicas.lead(1)
         await until(lambda: replicas.leads(1, 0))
@@ -236,21 +239,47 @@ async def test_the_old_leader_follows_and_who_waits_at_it_is_sent_away() -> None
         await until(lambda: replicas.committed(1))
         old = replicas.partition(1)
         failures: list[Exception | None] = []
-        old.when_committed(Offset(2), failures.append)
-        was_led: list[bool] = []
+        seen: list[tuple[ErrorCode, bool]] = []
 
         def committed(changes: Sequence[MetadataChange]) -> None:
             del changes
-            if replicas.state().leader == TWO:
-                was_led.append(old.leads or replicas.hosts[ONE].led.get(key()) is not None)
+            if replicas.state().leader == TWO and not seen:
+                seen.append((old.read_error, old.leads))
+                replicas.hosts[ONE].produce(b"too late")
+                old.when_committed(Offset(2), failures.append)
 
         replicas.store.committed = committed
         heir = replicas.state()._replace(heir=TWO)
         replicas.commit((PartitionKey(TOPIC, 0).text, heir.encode()))
         await until(lambda: replicas.leads(2, 1))
-        assert was_led[0] is False
-        assert [type(each) for each in failures] == [NotLeaderError]
+        assert seen == [(ErrorCode.OFFSET_NOT_AVAILABLE, True)]
         replicas.hosts[TWO].produce(b"b")
         await until(lambda: replicas.committed(2))
-        assert replicas.partition(1) is old
-        assert len({host.bytes_of() for host in replicas.hosts.values()}) == 1
+        assert [type(each) for each in failures] == [NotLeaderError]
+        (copy,) = {host.bytes_of() for host in replicas.hosts.values()}
+        assert b"too late" not in copy
+
+
+@scenario
+async def test_a_coordinator_stops_before_the_next_leader_is_stored() -> None:  # E16
+    async with running() as replicas:
+        for node in replicas.nodes.values():
+            node.name_of = lambda one: TopicPartition(GROUP_TOPIC, one[1])  # type: ignore[method-assign]
+        replicas.lead(1)
+        await until(lambda: replicas.leads(1, 0))
+        resigned: list[TopicPartition] = []
+        replicas.nodes[1].manager.resigned = resigned.append
+        seen: list[tuple[list[TopicPartition], bool]] = []
+
+        def committed(changes: Sequence[MetadataChange]) -> None:
+            del changes
+            if replicas.state().leader == TWO:
+                seen.append((list(resigned), replicas.partition(1).leads))
+
+        replicas.store.committed = committed
+        heir = replicas.state()._replace(heir=TWO)
+        replicas.commit((PartitionKey(TOPIC, 0).text, heir.encode()))
+        await until(lambda: replicas.leads(2, 1))
+        assert seen[0] == ([TopicPartition(GROUP_TOPIC, 0)], False)
+        replicas.hosts[TWO].produce(b"b")
+        await until(lambda: replicas.committed(1))

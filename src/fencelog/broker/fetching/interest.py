@@ -128,7 +128,7 @@ class Interest:
             return ENOUGH
         plan = self._plan(self.partition, isolation)
         if isinstance(plan, ErrorCode):
-            # A new leader is waited for until it serves.
+            # A new leader is waited for until it serves, one that has resigned until it is known.
             return 0 if plan is ErrorCode.OFFSET_NOT_AVAILABLE else ENOUGH
         if self._start is None:
             self._start = plan.segment_base_offset, plan.position

@@ -102,7 +102,7 @@ class LeaderRole:
 
     @property
     def read_error(self) -> ErrorCode:
-        """Readers wait for the start of the leader's epoch, or HW would go back (KIP-207)."""
+        """Readers wait for the start of its epoch, or the next one: HW would go back (KIP-207)."""
         return ErrorCode.NONE if self._progress.serves else ErrorCode.OFFSET_NOT_AVAILABLE
 
 

@@ -1,6 +1,6 @@
 """Hands leaderships over to the heirs that the metadata name.
 
-A leader ends its leadership itself: first it serves nobody any more, then it stores that its heir
+A leader ends its leadership itself: first it serves readers no more, then it stores that its heir
 leads. So no live broker leads that does not know of a newer leader, and could show readers less
 than that one (F8). What is begun is asked for until a newer leader epoch is seen; a life that ends
 meanwhile is followed by an election.
@@ -17,7 +17,7 @@ from fencelog.broker.metadata.cluster_state import (
     broker_key,
 )
 from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
-from fencelog.broker.replicas.led import Key, LedPartitions
+from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.controller.rules import handed_over
 from fencelog.errors import StorageError
@@ -38,16 +38,16 @@ class Handovers:
         store: MetadataStore,
         cluster: ClusterState,
         led: LedPartitions,
-        resign: Callable[[Key], None],
+        resign: Callable[[Led], None],
     ) -> None:
-        """``resign`` ends a leadership here, in this step."""
+        """``resign`` lets no reader be served of a partition from this step on."""
         self._store = store
         self._cluster = cluster
         self._led = led
         self._resign = resign
         self._due: dict[Key, None] = {}
         self._resigned: dict[Key, LeaderEpoch] = {}
-        """What is led here no more, though this broker has seen no newer leader epoch."""
+        """Of what no reader is served here, though this broker has seen no newer leader epoch."""
         self._news = asyncio.Event()
         led.settled = self._look_again
 
@@ -95,7 +95,7 @@ class Handovers:
                 and led.progress.is_settled
             ):
                 self._resigned[key] = led.progress.leader_epoch
-                self._resign(key)
+                self._resign(led)
 
     async def _hand_over(self) -> None:
         """Try once to store who leads now; what conflicts is looked at anew."""

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 
-from fencelog.broker.metadata.catalog import Topic
+from fencelog.broker.metadata.catalog import INTERNAL_TOPICS, Topic
 from fencelog.broker.metadata.cluster_state import Changed, ClusterState, PartitionKey, StoredState
 from fencelog.broker.network.time_slices import TimeSlices
 from fencelog.broker.partitions.concurrency import CONCURRENCY_MAX
@@ -121,9 +121,9 @@ class ReplicaManager:
 
     async def opened(self, topic: Topic) -> None:
         """Return when this broker's replicas of a topic are open and have roles, or cannot."""
-        topic_id = topic.topic_id
+        topic_id, known = topic.topic_id, self._cluster.partitions
         await self._openings.until(
-            topic_id, lambda: all(map(self._is_ready, self._of_topic(topic_id)))
+            topic_id, lambda: all(self._is_ready(each) for each in known if each[0] == topic_id)
         )
 
     def _is_ready(self, key: Key) -> bool:
@@ -136,9 +136,6 @@ class ReplicaManager:
         if replica.is_busy:
             return False
         return replica.is_offline or replica.leader_epoch >= stored.state.leader_epoch
-
-    def _of_topic(self, topic_id: TopicId) -> list[Key]:
-        return [key for key in self._cluster.partitions if key.topic_id == topic_id]
 
     # -- what has changed ------------------------------------------------------------------------
 
@@ -269,12 +266,15 @@ class ReplicaManager:
         self._led.lead(Led(key, partition, progress, stored.version))
         self.led_here(replica.name)
 
-    def resign(self, key: Key) -> None:
-        """Lead a partition no more: no other broker leads it before that is stored."""
-        replica = self._replicas[key]
-        assert replica.partition is not None, key
-        self._end_role(key, replica)
-        replica.partition.follow(replica.leader_epoch)
+    def resign(self, led: Led) -> None:
+        """Serve no reader of a partition any more; writers go on until another broker leads it."""
+        replica = self._replicas[led.key]
+        if replica.name.topic in INTERNAL_TOPICS:  # whose coordinator answers readers
+            self._end_role(led.key, replica)
+            led.partition.follow(led.progress.leader_epoch)
+        else:
+            led.progress.resign()
+            led.partition.advance(led.progress.high_watermark)
 
     def _follow(self, key: Key, partition: Partition, state: PartitionState) -> None:
         """Fetch from the leader, unless that is done already."""

@@ -150,7 +150,7 @@ def preferred(partition: StoredPartition, brokers: Brokers) -> PartitionState | 
 
 
 def handed_over(state: PartitionState, brokers: Brokers) -> PartitionState | None:
-    """Return the state in which the heir leads; for a leader that serves nobody any more.
+    """Return the state in which the heir leads; for a leader that serves readers no more.
 
     Where no heir is left by now, it is the in-sync replica that is to lead first, this leader
     perhaps, in the next epoch. None while none of them is registered.
