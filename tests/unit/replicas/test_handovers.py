@@ -283,3 +283,11 @@ async def test_a_coordinator_stops_before_the_next_leader_is_stored() -> None:  
         assert seen[0] == ([TopicPartition(GROUP_TOPIC, 0)], False)
         replicas.hosts[TWO].produce(b"b")
         await until(lambda: replicas.committed(1))
+
+
+@scenario
+async def test_a_leadership_that_begins_with_an_heir_is_handed_over() -> None:
+    async with running() as replicas:
+        replicas.lead(1, heir=TWO)
+        await until(lambda: replicas.leads(2, 1))
+        assert replicas.state().heir == NO_LEADER

@@ -50,6 +50,7 @@ class Handovers:
         """Of what no reader is served here, though this broker has seen no newer leader epoch."""
         self._news = asyncio.Event()
         led.settled = self._look_again
+        led.listeners.append(self._look_again)
 
     async def run(self) -> None:
         """Hand over until cancelled."""
@@ -79,7 +80,7 @@ class Handovers:
                 self._news.set()
 
     def _look_again(self, key: Key) -> None:
-        """The outcome of a write of the in-sync replicas is known."""
+        """A leadership has begun, or the outcome of a write of its in-sync replicas is known."""
         self._mark([PartitionKey(*key)])
 
     def _begin(self) -> None:
