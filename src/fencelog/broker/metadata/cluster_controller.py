@@ -19,9 +19,10 @@ from fencelog.broker.metadata.cluster_state import (
     PartitionKey,
     broker_key,
     encoded_controller,
+    registration_versions,
 )
-from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
-from fencelog.broker.metadata.registration import BrokerRegistration, batched
+from fencelog.broker.metadata.known_commits import WRITES_MAX, batched, commit_known
+from fencelog.broker.metadata.registration import BrokerRegistration
 from fencelog.coordination.controller.model import CONTROLLER_KEY, NO_LEADER, PartitionState
 from fencelog.coordination.controller.placement import widened
 from fencelog.coordination.controller.rules import (
@@ -261,11 +262,8 @@ class ClusterController:
 
     async def _commit_batch(self, seen: _Seen, states: dict[PartitionKey, PartitionState]) -> bool:
         """Store some states at once, if nothing has changed of what the rules read."""
-        read = {node for each in states.values() for node in each.replicas}
         unchanged = {CONTROLLER_KEY: seen.controller_version}
-        for node in sorted(read):
-            broker = seen.brokers.get(node)
-            unchanged[broker_key(node)] = 0 if broker is None else broker.version
+        unchanged |= registration_versions(seen.brokers, states.values())
         versions = {key: seen.partitions[key].version for key in states}
         writes = [
             MetadataWrite(key.text, state.encode(), versions[key]) for key, state in states.items()

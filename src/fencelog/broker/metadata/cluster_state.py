@@ -7,7 +7,7 @@ once, and subscribers are told then. It may be late; who writes compares the ver
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -100,6 +100,19 @@ Subscriber = Callable[[Changed], None]
 def broker_key(node_id: NodeId) -> str:
     """Return the key of a broker's registration."""
     return f"{BROKER_PREFIX}{node_id}"
+
+
+def registration_versions(
+    brokers: Mapping[NodeId, LiveBroker], states: Iterable[PartitionState]
+) -> dict[str, int]:
+    """Return what a commit of these states compares: the registrations of all their replicas.
+
+    By key, in order; 0 for a broker that is not among these.
+    """
+    read = {node for each in states for node in each.replicas}
+    return {
+        broker_key(node): brokers[node].version if node in brokers else 0 for node in sorted(read)
+    }
 
 
 def unclean_key(partition: PartitionKey) -> str:

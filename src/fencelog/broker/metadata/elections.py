@@ -7,7 +7,7 @@ from fencelog.broker.metadata.catalog import TRANSACTION_TOPIC
 from fencelog.broker.metadata.cluster_state import (
     ClusterState,
     PartitionKey,
-    broker_key,
+    registration_versions,
     unclean_key,
 )
 from fencelog.broker.metadata.known_commits import commit_known
@@ -104,22 +104,21 @@ class Elections:
         return NO_LEADER if stored is None else stored.state.heir
 
     async def _commit(self, key: PartitionKey, kind: ElectionType, state: PartitionState) -> bool:
-        brokers = self._state.brokers
-        unchanged = {
-            broker_key(each): brokers[each].version if each in brokers else 0
-            for each in state.replicas
-        }
+        unchanged = registration_versions(self._state.brokers, [state])
         topics = {each.topic.topic_id: name for name, each in self._state.topics.items()}
         writes = [MetadataWrite(key.text, state.encode(), self._state.versions[key.text])]
         if kind is ElectionType.UNCLEAN and topics.get(key.topic_id) == TRANSACTION_TOPIC:
             writes.append(MetadataWrite(unclean_key(key), b"%d" % state.leader_epoch))
         if not await commit_known(self._store, writes, unchanged=unchanged):
             return False
-        name = topics.get(key.topic_id, key.topic_id.hex()), key.partition
+        name = f"{topics.get(key.topic_id, key.topic_id.hex())}-{key.partition}"
         if kind is ElectionType.PREFERRED:
-            log.info("%s-%d: an operator asks for its first replica, broker %d", *name, state.heir)
+            log.info("%s: an operator asks for its first replica, broker %d", name, state.heir)
         else:
-            elected = state.leader, state.leader_epoch
-            text = "%s-%d: elected by an operator: broker %d leads in leader epoch %d"
-            log.warning(text, *name, *elected)
+            log.warning(
+                "%s: elected by an operator: broker %d leads in leader epoch %d",
+                name,
+                state.leader,
+                state.leader_epoch,
+            )
         return True

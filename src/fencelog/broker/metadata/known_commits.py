@@ -1,12 +1,22 @@
 """Commits to the metadata store whose outcome is known, also where an answer is lost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
 
 from fencelog.errors import StorageError, UnknownOutcomeError
 from fencelog.ports import MetadataStore, MetadataWrite
 
+T = TypeVar("T")
 WRITES_MAX = 64
 """As many keys are written at once: etcd compares and writes 128 in a transaction by default."""
+
+
+def batched(items: Iterable[T]) -> Iterator[list[T]]:
+    """Split what is to be written into as many as one commit takes."""
+    rest = iter(items)
+    while batch := list(islice(rest, WRITES_MAX)):
+        yield batch
 
 
 async def commit_known(

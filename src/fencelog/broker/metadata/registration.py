@@ -6,11 +6,10 @@ clock: so it is over here before the store, or any other broker, can see it end.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable
 
 from fencelog.broker.metadata.cluster_state import Changed, ClusterState, broker_key
-from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
+from fencelog.broker.metadata.known_commits import batched, commit_known
 from fencelog.coordination.controller.model import (
     CONTROLLER_KEY,
     PARTITION_PREFIX,
@@ -277,13 +276,6 @@ async def _without(store: MetadataStore, node_id: NodeId) -> list[MetadataWrite]
         if node_id in (*state.isr, *state.eligible):
             writes.append(MetadataWrite(key, without(state, node_id).encode(), version))
     return writes
-
-
-def batched(writes: Sequence[MetadataWrite]) -> Iterator[list[MetadataWrite]]:
-    """Split writes into as many as one commit takes."""
-    rest = iter(writes)
-    while batch := list(islice(rest, WRITES_MAX)):
-        yield batch
 
 
 def _now() -> Instant:

@@ -14,9 +14,10 @@ from fencelog.broker.metadata.cluster_state import (
     Changed,
     ClusterState,
     PartitionKey,
-    broker_key,
+    registration_versions,
 )
-from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
+from fencelog.broker.metadata.known_commits import batched, commit_known
+from fencelog.broker.replicas.isr import RETRY_S
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.coordination.controller.model import NO_LEADER, PartitionState
 from fencelog.coordination.controller.rules import handed_over
@@ -25,9 +26,6 @@ from fencelog.ports import MetadataStore, MetadataWrite
 from fencelog.types import LeaderEpoch
 
 log = logging.getLogger(__name__)
-
-RETRY_S = 0.5
-"""After which time a store that has not answered is asked again."""
 
 
 class Handovers:
@@ -112,27 +110,21 @@ class Handovers:
             if self._resigned:
                 await self._news.wait()
             return
-        names = list(states)
         try:
-            for start in range(0, len(names), WRITES_MAX):
-                part = names[start : start + WRITES_MAX]
-                await self._commit({name: states[name] for name in part})
+            for part in batched(states.items()):
+                await self._commit(dict(part))
         except StorageError as error:
             log.warning("asking again whether leaderships are handed over: %s", error)
             await asyncio.sleep(RETRY_S)
 
     async def _commit(self, states: Mapping[PartitionKey, PartitionState]) -> None:
         """Store these states together, or else each by itself; return when the copy has news."""
-        versions, brokers = self._cluster.versions, self._cluster.brokers
+        versions = self._cluster.versions
         writes = [
             MetadataWrite(name.text, state.encode(), versions[name.text])
             for name, state in states.items()
         ]
-        read = {node for each in states.values() for node in each.replicas}
-        unchanged = {
-            broker_key(node): brokers[node].version if node in brokers else 0
-            for node in sorted(read)
-        }
+        unchanged = registration_versions(self._cluster.brokers, states.values())
         if not await commit_known(self._store, writes, unchanged=unchanged) and len(writes) > 1:
             for each in writes:
                 await commit_known(self._store, [each], unchanged=unchanged)

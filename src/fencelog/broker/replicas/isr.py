@@ -18,7 +18,7 @@ from fencelog.broker.metadata.cluster_state import (
     StoredState,
     broker_key,
 )
-from fencelog.broker.metadata.known_commits import WRITES_MAX, commit_known
+from fencelog.broker.metadata.known_commits import batched, commit_known
 from fencelog.broker.replicas.led import Key, Led, LedPartitions
 from fencelog.coordination.controller.model import PartitionState
 from fencelog.coordination.controller.rules import (
@@ -107,9 +107,7 @@ class IsrWriter:
                 next_round = loop.time() + self._lag_s / 2
                 self._due = dict.fromkeys(each.key for each in self._led.all())
             due, self._due = self._due, {}
-            keys = list(due)
-            for start in range(0, len(keys), WRITES_MAX):
-                part = keys[start : start + WRITES_MAX]
+            for part in batched(due):
                 found = [each for each in map(self._propose, part) if each is not None]
                 if found:
                     await self._write(found)
