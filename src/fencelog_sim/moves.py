@@ -14,7 +14,7 @@ from fencelog.coordination.controller.model import (
     PartitionState,
     Registration,
 )
-from fencelog.coordination.controller.rules import LiveBroker, StoredPartition, preferred
+from fencelog.coordination.controller.rules import LiveBroker, StoredPartition, preferred, reordered
 from fencelog.ports import MetadataWrite
 from fencelog.types import NodeId
 from fencelog_sim.world.metadata import SimStore
@@ -31,7 +31,8 @@ def lead(store: SimStore, leaders: Mapping[str, NodeId]) -> None:
         if not version:
             continue  # its topic was deleted
         state = PartitionState.decode(key, value)
-        ordered = _with_first(state, leader)
+        others = (each for each in state.replicas if each != leader)
+        ordered = reordered(state, (leader, *others))
         found = preferred(StoredPartition(ordered, version, len(state.isr)), brokers)
         if isinstance(found, PartitionState):
             store.commit([MetadataWrite(key, found.encode(), version)])
@@ -44,11 +45,3 @@ def others_in_sync(store: SimStore, leader: NodeId) -> Iterator[tuple[str, tuple
         others = tuple(each for each in state.isr if each != leader)
         if state.leader == leader and others:
             yield key, others
-
-
-def _with_first(state: PartitionState, first: NodeId) -> PartitionState:
-    """Return the state with another order of its replicas, which the sets of them follow."""
-    replicas = (first, *(each for each in state.replicas if each != first))
-    isr = tuple(each for each in replicas if each in state.isr)
-    eligible = tuple(each for each in replicas if each in state.eligible)
-    return state._replace(replicas=replicas, isr=isr, eligible=eligible)

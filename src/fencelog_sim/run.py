@@ -332,17 +332,17 @@ def _observed(name: str, setting: Setting, brokers: int) -> tuple[World, Observe
 
 def _draw_cluster(random: Random, setting: Setting, brokers: int) -> tuple[Setting, float]:
     """Draw what only a cluster has, and how much longer its clients act: elections take time."""
+    session_s, lag_s = random.choice((1.0, 3.0)), random.choice(REPLICA_LAGS_S)
+    share = random.random()
+    is_partial = COMMITS_AT_ALL_SHARE <= share < COMMITS_AT_ALL_SHARE + PARTIAL_SHARE
     cluster = replace(
         setting,
         topic_defaults=(*setting.topic_defaults, ("min.insync.replicas", "2")),
-        broker_session_s=random.choice((1.0, 3.0)),
-        replica_lag_s=random.choice(REPLICA_LAGS_S),
+        replicas=min(brokers, REPLICAS) - is_partial,
+        broker_session_s=session_s,
+        replica_lag_s=lag_s,
+        commits_at_all=share < COMMITS_AT_ALL_SHARE,
     )
-    share = random.random()
-    commits_at_all = share < COMMITS_AT_ALL_SHARE
-    is_partial = not commits_at_all and share < COMMITS_AT_ALL_SHARE + PARTIAL_SHARE
-    replicas = min(brokers, REPLICAS) - is_partial
-    cluster = replace(cluster, commits_at_all=commits_at_all, replicas=replicas)
     return cluster, random.uniform(4.0, 12.0)
 
 
