@@ -201,6 +201,12 @@ def topic_id_of(name: str) -> Any:
     return name.encode().ljust(16, b"\0")[:16]
 
 
+def stored(store: SimStore, topic: str, partition: int = 0) -> PartitionState:
+    """The state of a partition of such a topic."""
+    key = PartitionKey(topic_id_of(topic), partition).text
+    return PartitionState.decode(key, store.values[key][0])
+
+
 def lose_some(session: SimMetadata, random: Random, share: float = 0.3) -> None:
     """Let a part of the answers be lost, in all three ways."""
 

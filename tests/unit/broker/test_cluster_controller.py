@@ -27,6 +27,7 @@ from tests.support.cluster_metadata import (
     in_virtual_time,
     lose_some,
     make_topic,
+    stored,
     topic_id_of,
     within,
 )
@@ -38,11 +39,6 @@ ALL = (ONE, TWO, THREE)
 def led_by(leader: NodeId, *others: NodeId, epoch: int = 0) -> PartitionState:
     replicas = (leader, *others)
     return PartitionState(replicas, leader, LeaderEpoch(epoch), replicas, (), f"{leader}/1")
-
-
-def stored(store: SimStore, topic: str, partition: int = 0) -> PartitionState:
-    key = PartitionKey(topic_id_of(topic), partition).text
-    return PartitionState.decode(key, store.values[key][0])
 
 
 def everything(store: SimStore, topic: str, count: int) -> list[PartitionState]:

@@ -22,6 +22,7 @@ from tests.support.cluster_metadata import (
     in_virtual_time,
     lose_some,
     make_topic,
+    stored,
     topic_id_of,
     within,
 )
@@ -39,11 +40,6 @@ def name_of(index: int = 0) -> PartitionKey:
     return PartitionKey(topic_id_of("t"), index)
 
 
-def stored(store: SimStore, index: int = 0) -> PartitionState:
-    text = name_of(index).text
-    return PartitionState.decode(text, store.values[text][0])
-
-
 def put(store: SimStore, state: PartitionState, index: int = 0) -> None:
     text = name_of(index).text
     assert store.commit([MetadataWrite(text, state.encode(), store.version(text))])
@@ -55,7 +51,7 @@ async def led_on(store: SimStore, host: Host, count: int = 1) -> None:
     await host.state.until(
         lambda: all(host.state.partitions[each].state == HANDED_OVER for each in keys)
     )
-    assert [stored(store, index) for index in range(count)] == [HANDED_OVER] * count
+    assert [stored(store, "t", index) for index in range(count)] == [HANDED_OVER] * count
 
 
 async def joined(store: SimStore) -> list[Host]:
@@ -106,7 +102,7 @@ def test_a_write_of_its_in_sync_replicas_has_to_end_first() -> None:
         one.led.unsettled.add((topic_id_of("t"), 0))
         await make_topic(one, "t", [LED])
         await asyncio.sleep(1.0)
-        assert stored(store) == LED
+        assert stored(store, "t") == LED
         assert not one.led.resigned
         one.led.unsettled.clear()
         one.led.settled((topic_id_of("t"), 0))
@@ -140,12 +136,13 @@ def test_one_that_has_changed_meanwhile_does_not_hinder_the_others() -> None:
         put(store, LED._replace(isr=(ONE, TWO)), 1)
         both = HANDED_OVER, HANDED_OVER._replace(isr=(ONE, TWO))
         await within(5, until_stored(store, [both[0], both[1], both[0]]))
+        assert len(one.led.resigned) == 3
 
     in_virtual_time(main)
 
 
 async def until_stored(store: SimStore, states: list[PartitionState]) -> None:
-    while [stored(store, index) for index in range(len(states))] != states:  # noqa: ASYNC110 - virtual time
+    while [stored(store, "t", index) for index in range(len(states))] != states:  # noqa: ASYNC110 - virtual time
         await asyncio.sleep(0.1)
 
 
@@ -161,7 +158,7 @@ def test_each_is_handed_over_once_where_answers_are_lost_and_watches_late(seed: 
         await make_topic(hosts[0], "t", [LED] * 5)
         await until_stored(store, [HANDED_OVER] * 5)
         await asyncio.sleep(5.0)
-        assert [stored(store, index) for index in range(5)] == [HANDED_OVER] * 5
+        assert [stored(store, "t", index) for index in range(5)] == [HANDED_OVER] * 5
         assert sorted(hosts[0].led.resigned) == [((topic_id_of("t"), n), 4) for n in range(5)]
 
     in_virtual_time(main, seed=str(seed))
@@ -217,7 +214,7 @@ def test_an_operator_is_told_that_the_leader_has_not_handed_over_yet() -> None:
         assert refused is not None
         assert refused.code is ErrorCode.REQUEST_TIMED_OUT
         assert refused.text == "broker 2 has not handed over yet; it does when it can"
-        assert stored(store) == by_two._replace(heir=ONE)
+        assert stored(store, "t") == by_two._replace(heir=ONE)
         await within(
             20,
             until_stored(
