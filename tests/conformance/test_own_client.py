@@ -304,23 +304,20 @@ def test_a_claim_of_what_does_not_exist_is_refused(log: Client, topic: str) -> N
     assert f"{topic}/0" in str(refused.value)
 
 
-def test_the_guides_examples_run_as_they_are_printed(
-    shared_broker: BrokerProcess, log: Client
-) -> None:
-    if any(each.name == "orders" for each in log.topics()):
-        log.delete_topic("orders")  # another page's example
-    log.create_topic("orders", 2)
+def test_the_guides_examples_run_as_they_are_printed(broker: BrokerProcess) -> None:
     guide = (ROOT / "docs/guide/ownership.md").read_text(encoding="utf-8")
     first, asynchronous, stock = (
-        block.replace("localhost:9092", shared_broker.address)
+        block.replace("localhost:9092", broker.address)
         for block in re.findall(r"^```python\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
     )
-    exec(first, {})
-    code = compile(asynchronous, "guide", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    names = {"fencelog": fencelog, "copy_one_table": lambda: asyncio.sleep(0)}
-    asyncio.run(FunctionType(code, names)())
-    exec(stock, {"log": log, "confluent_kafka": confluent_kafka})
-    assert values(log, TopicPartition("orders", 0)) == [b"mine alone"]
+    with fencelog.connect(broker.address) as log:
+        log.create_topic("orders", 2)
+        exec(first, {})
+        code = compile(asynchronous, "guide", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        names = {"fencelog": fencelog, "copy_one_table": lambda: asyncio.sleep(0)}
+        asyncio.run(FunctionType(code, names)())
+        exec(stock, {"log": log, "confluent_kafka": confluent_kafka})
+        assert values(log, TopicPartition("orders", 0)) == [b"mine alone"]
 
 
 def test_watching_shows_what_is_and_then_what_changes(

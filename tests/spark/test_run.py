@@ -11,8 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fencelog.client.blocking import Client
 from fencelog.errors import RequestError
 from tests.spark.conftest import ROOT, Log
+from tests.support.broker import BrokerProcess
 from tests.support.waiting import wait_until
 
 ORDERS = [
@@ -35,51 +37,53 @@ def spaced_python(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_example_runs_until_ctrl_c_and_ends_after_its_batch(
-    log: Log, spaced_python: Path, tmp_path: Path
+    broker: BrokerProcess, spaced_python: Path, tmp_path: Path
 ) -> None:  # S1
-    log.topic("orders")
-    log.topic("paid-orders")
-    log.produce("orders", [json.dumps(order) for order in ORDERS])
-    stderr = tmp_path / "stderr"
-    with stderr.open("wb") as file:
-        process = subprocess.Popen(
-            command(
-                spaced_python,
-                str(ROOT / "examples" / "orders.py"),
-                "-b",
-                log.servers,
-                "--checkpoint",
-                str(tmp_path / "checkpoints"),
-            ),
-            cwd=tmp_path,
-            env={**os.environ, "PYSPARK_PYTHON": "/no/such/python"},
-            stdin=subprocess.DEVNULL,
-            stderr=file,
-            start_new_session=True,
-        )
-    try:
-        wait_until(
-            lambda: "rows in" in stderr.read_text() or process.poll() is not None,
-            deadline_s=240,
-            what="progress",
-        )
-        # A terminal sends SIGINT to every process of the group.
-        os.killpg(process.pid, signal.SIGINT)
-        status = process.wait(90)
-    finally:
-        process.kill()
-        process.wait()
-    text = stderr.read_text()
-    assert status == 130, text
-    assert "orders: batch 0, 20 rows in, 10 out" in text, text
-    assert "lag 0" in text
-    assert "WARN" not in text, "Spark's own log goes to a file"
-    totals = {record.key: json.loads(record.value) for record in log.records("paid-orders")}
-    assert totals == {
-        str(order["id"]).encode(): {"id": order["id"], "total": 3.0}
-        for order in ORDERS
-        if order["paid"]
-    }
+    with Client(broker.address) as client:
+        log = Log(client, broker.address)
+        log.topic("orders")
+        log.topic("paid-orders")
+        log.produce("orders", [json.dumps(order) for order in ORDERS])
+        stderr = tmp_path / "stderr"
+        with stderr.open("wb") as file:
+            process = subprocess.Popen(
+                command(
+                    spaced_python,
+                    str(ROOT / "examples" / "orders.py"),
+                    "-b",
+                    log.servers,
+                    "--checkpoint",
+                    str(tmp_path / "checkpoints"),
+                ),
+                cwd=tmp_path,
+                env={**os.environ, "PYSPARK_PYTHON": "/no/such/python"},
+                stdin=subprocess.DEVNULL,
+                stderr=file,
+                start_new_session=True,
+            )
+        try:
+            wait_until(
+                lambda: "rows in" in stderr.read_text() or process.poll() is not None,
+                deadline_s=240,
+                what="progress",
+            )
+            # A terminal sends SIGINT to every process of the group.
+            os.killpg(process.pid, signal.SIGINT)
+            status = process.wait(90)
+        finally:
+            process.kill()
+            process.wait()
+        text = stderr.read_text()
+        assert status == 130, text
+        assert "orders: batch 0, 20 rows in, 10 out" in text, text
+        assert "lag 0" in text
+        assert "WARN" not in text, "Spark's own log goes to a file"
+        totals = {record.key: json.loads(record.value) for record in log.records("paid-orders")}
+        assert totals == {
+            str(order["id"]).encode(): {"id": order["id"], "total": 3.0}
+            for order in ORDERS
+            if order["paid"]
+        }
 
 
 def test_a_missing_file_is_one_line_and_no_traceback(tmp_path: Path) -> None:
