@@ -199,8 +199,8 @@ def catching_up(report: Report, place: Path) -> None:
 
 def logs_of(broker: BrokerProcess) -> list[tuple[int, Path]]:
     """The segments of the topic's partition, with their sizes."""
-    folders = broker.data_dir.glob(f"**/{AWAY_TOPIC}-0")
-    return [(each.stat().st_size, each) for folder in folders for each in folder.glob("*.log")]
+    folder = broker.data_dir / f"{AWAY_TOPIC}-0"
+    return [(each.stat().st_size, each) for each in folder.glob("*.log")]
 
 
 def size_of(broker: BrokerProcess) -> int:
