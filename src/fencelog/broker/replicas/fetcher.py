@@ -1,7 +1,8 @@
 """The stream from one leader to this broker: fetches, appends and acknowledges.
 
 One request waits at the leader for news. A second one is sent only to acknowledge what has become
-durable meanwhile, which ends the wait of the first. What concerns a single partition never stops
+durable meanwhile, which ends the wait of the first. Who knows that the leader has more asks for it
+before what came is written. What concerns a single partition never stops
 the stream: it is tried again after a while, or handed to the owner of the replicas.
 """
 
@@ -45,8 +46,11 @@ from fencelog.wire.primitives import REQUEST_ITEMS_MAX, Reader, error_code
 log = logging.getLogger(__name__)
 
 MAX_WAIT_MS = 500
-MAX_BYTES = 10 * 1024 * 1024
-PARTITION_MAX_BYTES = 1024 * 1024
+PARTITION_MAX_BYTES = 3 * 1024 * 1024
+MAX_BYTES = PARTITION_MAX_BYTES + 512 * 1024
+"""More than for one partition, so that one that is behind leaves room for the others.
+
+Less than the largest block of memory that a process keeps when it is freed (4 MiB)."""
 POSITIONS_MAX = 500
 """Positions in one request: the leader takes them in one step."""
 UNFLUSHED_MAX = 32 * 1024 * 1024
@@ -172,9 +176,10 @@ class Fetcher:
             while True:
                 if answers and answers[0].done():
                     silence.clear()
-                    await self._take(answers.popleft().result())
-                    # What was appended is written in the next iterations: one request tells it all.
-                    await asyncio.sleep(0)
+                    if not await self._take(answers.popleft().result()):
+                        # What was appended is written in the next iterations: one request tells
+                        # it all.
+                        await asyncio.sleep(0)
                 elif self._may_ask():
                     answers.append(self._ask(connection))
                 else:
@@ -233,26 +238,36 @@ class Fetcher:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    async def _take(self, body: memoryview) -> None:
-        """Take an answer. Raises WireError if it is malformed."""
+    async def _take(self, body: memoryview) -> bool:
+        """Take an answer; return whether its leader has committed more than it sent.
+
+        Raises WireError if it is malformed.
+        """
         reader = Reader(body, 0, REQUEST_ITEMS_MAX)
         message = ReplicaFetchResponse.read_from(reader, 0)
         if message.error_code:
             raise RequestError(error_code(message.error_code), message.error_message or "")
         fetched = [(each, reader.view(each.records_size)) for each in message.partitions]
         reader.expect_end()
+        is_behind = False
         for number, (one, records) in enumerate(fetched, 1):
             followed = self._followed.get((TopicId(one.topic_id), one.partition))
             if followed is not None:
-                self._take_one(followed, _answer(one), records)
+                await self._take_one(followed, _answer(one), records)
+                is_behind |= followed.partition.log.log_end_offset < one.high_watermark
             if number % ITEMS_PER_SLICE == 0:
                 await self._time_slices.next()
+        return is_behind
 
-    def _take_one(self, followed: Followed, answer: PartitionAnswer, records: memoryview) -> None:
+    async def _take_one(
+        self, followed: Followed, answer: PartitionAnswer, records: memoryview
+    ) -> None:
         key = followed.key
         match decide(followed.local_end, answer):
             case Append(high_watermark, log_start):
-                refused = followed.append(records)
+                refused = await followed.append(records, self._time_slices)
+                if self._followed.get(key) is not followed:
+                    return  # it was given up between two time slices
                 if refused is not None:
                     self._try_again(followed, refused)
                     return

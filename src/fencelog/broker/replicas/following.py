@@ -3,6 +3,7 @@
 from collections import deque
 from typing import Protocol
 
+from fencelog.broker.network.time_slices import ITEMS_PER_SLICE, TimeSlices
 from fencelog.broker.partitions.partition import Partition
 from fencelog.broker.replicas.led import Key
 from fencelog.errors import WireError
@@ -31,7 +32,15 @@ class Owner(Protocol):
 class Followed:
     """A replica while its broker follows one leader in one epoch."""
 
-    __slots__ = ("_owner", "_unflushed", "key", "leader_epoch", "leaders_start", "partition")
+    __slots__ = (
+        "_is_closed",
+        "_owner",
+        "_unflushed",
+        "key",
+        "leader_epoch",
+        "leaders_start",
+        "partition",
+    )
 
     def __init__(
         self, key: Key, partition: Partition, leader_epoch: LeaderEpoch, owner: Owner
@@ -44,10 +53,12 @@ class Followed:
         """The leader's log start, as far as it is known."""
         self._unflushed: deque[tuple[Offset, int]] = deque()
         self._owner = owner
+        self._is_closed = False
         partition.add_reader(self)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Listen no more, and append nothing more."""
+        self._is_closed = True
         self.partition.remove_reader(self)
         self._flushed(None)
 
@@ -82,35 +93,48 @@ class Followed:
             log.end_of_epoch,
         )
 
-    def append(self, records: memoryview) -> str | None:
+    async def append(self, records: memoryview, time_slices: TimeSlices) -> str | None:
         """Append the leader's batches as they are, up to the first that is not sound.
 
-        Returns why that one was refused, with its offset (D3, F7).
+        Returns why that one was refused, with its offset (D3, F7). Many batches take several time
+        slices; the rest of them is dropped if the replica is closed between two.
         """
-        place = 0
+        place, number = 0, 0
         while place < len(records):
-            end = self.partition.log.log_end_offset
-            try:
-                header = read_header(records, place)
-            except WireError as error:
-                return f"at offset {end}: {error}"
-            batch = records[place : place + header.size]
-            if len(batch) < header.size or header.size < HEADER_BYTES:
-                return f"at offset {end}: {len(batch)} bytes of a batch of {header.size}"
-            if not check_crc(batch):
-                return f"at offset {header.base_offset}: the checksum does not fit"
-            if header.record_count < 0 or header.last_offset_delta < 0:
-                return f"at offset {header.base_offset}: a batch of less than nothing"
-            appended = self.partition.append_replicated(batch, header)
-            if isinstance(appended, Rejected):
-                return f"at offset {header.base_offset}: {appended.message}"
-            if header.is_control and header.producer_id == NO_PRODUCER_ID:
-                # An owner or a seal: others count on it for ever, so each replica syncs it.
-                self.partition.sync_appended()
-            self._unflushed.append((appended.end_offset, header.size))
-            self._owner.unflushed_bytes += header.size
-            place += header.size
+            taken = self._append_one(records, place)
+            if isinstance(taken, str):
+                return taken
+            place += taken
+            number += 1
+            if number % ITEMS_PER_SLICE == 0:
+                await time_slices.next()
+                if self._is_closed:
+                    break
         return None
+
+    def _append_one(self, records: memoryview, place: int) -> int | str:
+        """Append the batch at ``place``; return its size, or why it was refused."""
+        end = self.partition.log.log_end_offset
+        try:
+            header = read_header(records, place)
+        except WireError as error:
+            return f"at offset {end}: {error}"
+        batch = records[place : place + header.size]
+        if len(batch) < header.size or header.size < HEADER_BYTES:
+            return f"at offset {end}: {len(batch)} bytes of a batch of {header.size}"
+        if not check_crc(batch):
+            return f"at offset {header.base_offset}: the checksum does not fit"
+        if header.record_count < 0 or header.last_offset_delta < 0:
+            return f"at offset {header.base_offset}: a batch of less than nothing"
+        appended = self.partition.append_replicated(batch, header)
+        if isinstance(appended, Rejected):
+            return f"at offset {header.base_offset}: {appended.message}"
+        if header.is_control and header.producer_id == NO_PRODUCER_ID:
+            # An owner or a seal: others count on it for ever, so each replica syncs it.
+            self.partition.sync_appended()
+        self._unflushed.append((appended.end_offset, header.size))
+        self._owner.unflushed_bytes += header.size
+        return header.size
 
     # -- called by the partition -----------------------------------------------------------------
 
