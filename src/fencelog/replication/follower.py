@@ -68,6 +68,8 @@ class Retry(NamedTuple):
     """
 
     reason: str
+    is_usual: bool = False
+    """Whether that is so for a moment at each change of the leadership."""
 
 
 class Again(NamedTuple):
@@ -86,7 +88,7 @@ class Nothing(NamedTuple):
 
 Decision: TypeAlias = Append | Truncate | CopySnapshot | Retry | Again | Refuse | Nothing
 
-_TRANSIENT = {
+_USUAL = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "it does not lead the partition",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "it does not know the partition",
     ErrorCode.FENCED_LEADER_EPOCH: "it leads a newer epoch",
@@ -99,7 +101,7 @@ def decide(local: LocalEnd, answer: PartitionAnswer) -> Decision:
     if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
         return _out_of_range(local, answer)
     if answer.error is not ErrorCode.NONE:
-        return Retry(_TRANSIENT.get(answer.error, answer.error.name))
+        return Retry(_USUAL.get(answer.error, answer.error.name), answer.error in _USUAL)
     if answer.fetch_offset < 0:
         return Again()
     if _is_late(local, answer):

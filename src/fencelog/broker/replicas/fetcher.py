@@ -57,6 +57,8 @@ UNFLUSHED_MAX = 32 * 1024 * 1024
 """Bytes that are appended and not durable above which nothing more is fetched."""
 RETRY_S = 0.2
 """Between two tries of a connection, and of a partition."""
+RETRIES_UNTOLD = 5
+"""So often a leader may not know of its leadership yet before that is worth a warning."""
 SILENCE_S = 10.0
 """After which time a leader that should have answered is given up, beside the wait."""
 
@@ -271,6 +273,7 @@ class Fetcher:
                 if refused is not None:
                     self._try_again(followed, refused)
                     return
+                followed.retries = 0
                 followed.leaders_start = log_start
                 followed.partition.advance(high_watermark)
             case Truncate(offset):
@@ -282,23 +285,25 @@ class Fetcher:
             case Refuse(reason):
                 self.forget(key)
                 self._replicas.take_offline(key, reason)
-            case Retry(reason):
-                self._try_again(followed, reason)
+            case Retry(reason, is_usual):
+                self._try_again(followed, reason, is_usual=is_usual)
             case Again():
                 self._session.again(key)
             case Nothing():
                 pass
 
-    def _try_again(self, followed: Followed, reason: str) -> None:
-        """Ask for the same offset once more, after a while."""
-        self._warn(
-            "partition",
-            "%s: broker %d, epoch %d: %s",
-            followed.partition.name,
-            self.leader,
-            followed.leader_epoch,
-            reason,
-        )
+    def _try_again(self, followed: Followed, reason: str, *, is_usual: bool = False) -> None:
+        """Ask for the same offset once more, after a while. What ``is_usual`` may come first."""
+        followed.retries += 1
+        if not is_usual or followed.retries > RETRIES_UNTOLD:
+            self._warn(
+                "partition",
+                "%s: broker %d, epoch %d: %s",
+                followed.partition.name,
+                self.leader,
+                followed.leader_epoch,
+                reason,
+            )
         asyncio.get_running_loop().call_later(RETRY_S, self._again, followed)
 
     def _warn(self, kind: str, message: str, *arguments: object) -> None:

@@ -40,6 +40,7 @@ class Followed:
         "leader_epoch",
         "leaders_start",
         "partition",
+        "retries",
     )
 
     def __init__(
@@ -51,6 +52,8 @@ class Followed:
         self.leader_epoch = leader_epoch
         self.leaders_start = partition.log.log_start_offset
         """The leader's log start, as far as it is known."""
+        self.retries = 0
+        """How often it was tried again since it has taken an answer."""
         self._unflushed: deque[tuple[Offset, int]] = deque()
         self._owner = owner
         self._is_closed = False
