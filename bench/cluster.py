@@ -39,8 +39,8 @@ METHOD = (
     "memory is touched right before it fetches; the rate is from its first new bytes to its last, "
     "by the size of its files, and its share of the ceiling a median of pairs. The ceiling is a "
     "copy of the same file by `sendfile` over a socket of loopback to a process that writes it, "
-    "alternating. Idle partitions: CPU over "
-    "some seconds in which nobody asks for anything, after the cluster has come to rest."
+    "alternating. Idle partitions: CPU over some seconds in which nobody asks for anything, after "
+    "the cluster has come to rest."
 )
 
 

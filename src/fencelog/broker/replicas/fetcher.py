@@ -2,8 +2,8 @@
 
 One request waits at the leader for news. A second one is sent only to acknowledge what has become
 durable meanwhile, which ends the wait of the first. Who knows that the leader has more asks for it
-before what came is written. What concerns a single partition never stops
-the stream: it is tried again after a while, or handed to the owner of the replicas.
+before what came is written. What concerns a single partition never stops the stream: it is tried
+again after a while, or handed to the owner of the replicas.
 """
 
 import asyncio
@@ -50,7 +50,8 @@ PARTITION_MAX_BYTES = 3 * 1024 * 1024
 MAX_BYTES = PARTITION_MAX_BYTES + 512 * 1024
 """More than for one partition, so that one that is behind leaves room for the others.
 
-Less than the largest block of memory that a process keeps when it is freed (4 MiB)."""
+Less than the largest block of memory that a process keeps when it is freed (4 MiB).
+"""
 POSITIONS_MAX = 500
 """Positions in one request: the leader takes them in one step."""
 UNFLUSHED_MAX = 32 * 1024 * 1024
@@ -132,9 +133,13 @@ class Fetcher:
 
     # -- called by followed partitions -----------------------------------------------------------
 
+    def follows(self, followed: Followed) -> bool:
+        """Whether this is still how its partition is followed."""
+        return self._followed.get(followed.key) is followed
+
     def moved(self, followed: Followed) -> None:
         """Begin where the leader's log does, and say where this one is, if that is news."""
-        if self._followed.get(followed.key) is followed:
+        if self.follows(followed):
             if followed.may_begin_later:
                 self._replicas.begin_at(followed.partition, followed.leaders_start)
             self._session.follow(followed.key, followed.position)
@@ -143,7 +148,7 @@ class Fetcher:
 
     def failed(self, followed: Followed) -> None:
         """Nothing can be appended to it any more."""
-        if self._followed.get(followed.key) is followed:
+        if self.follows(followed):
             self.forget(followed.key)
 
     def _wake(self) -> None:
@@ -268,7 +273,7 @@ class Fetcher:
         match decide(followed.local_end, answer):
             case Append(high_watermark, log_start):
                 refused = await followed.append(records, self._time_slices)
-                if self._followed.get(key) is not followed:
+                if not self.follows(followed):
                     return  # it was given up between two time slices
                 if refused is not None:
                     self._try_again(followed, refused)
@@ -311,7 +316,7 @@ class Fetcher:
         self._problems.warning(now, kind, message, *arguments)
 
     def _again(self, followed: Followed) -> None:
-        if self._followed.get(followed.key) is followed:
+        if self.follows(followed):
             self._session.again(followed.key)
             self._wake()
 

@@ -20,6 +20,10 @@ class Owner(Protocol):
     unflushed_bytes: int
     """What came from the leader, of all partitions, and is not durable yet."""
 
+    def follows(self, followed: "Followed") -> bool:
+        """Whether the partition is still followed in this way."""
+        ...
+
     def moved(self, followed: "Followed") -> None:
         """More is durable or committed here."""
         ...
@@ -33,7 +37,6 @@ class Followed:
     """A replica while its broker follows one leader in one epoch."""
 
     __slots__ = (
-        "_is_closed",
         "_owner",
         "_unflushed",
         "key",
@@ -56,12 +59,10 @@ class Followed:
         """How often it was tried again since it has taken an answer."""
         self._unflushed: deque[tuple[Offset, int]] = deque()
         self._owner = owner
-        self._is_closed = False
         partition.add_reader(self)
 
     def close(self) -> None:
-        """Listen no more, and append nothing more."""
-        self._is_closed = True
+        """Listen no more."""
         self.partition.remove_reader(self)
         self._flushed(None)
 
@@ -100,7 +101,7 @@ class Followed:
         """Append the leader's batches as they are, up to the first that is not sound.
 
         Returns why that one was refused, with its offset (D3, F7). Many batches take several time
-        slices; the rest of them is dropped if the replica is closed between two.
+        slices; the rest of them is dropped if the replica is given up between two.
         """
         place, number = 0, 0
         while place < len(records):
@@ -111,7 +112,7 @@ class Followed:
             number += 1
             if number % ITEMS_PER_SLICE == 0:
                 await time_slices.next()
-                if self._is_closed:
+                if not self._owner.follows(self):
                     break
         return None
 
