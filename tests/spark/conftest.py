@@ -134,6 +134,13 @@ def log(shared_broker: BrokerProcess) -> Iterator[Log]:
         yield Log(client, shared_broker.address)
 
 
+@pytest.fixture
+def own_log(broker: BrokerProcess) -> Iterator[Log]:
+    """A broker of this test alone with a client, for topics whose names are given."""
+    with Client(broker.address) as client:
+        yield Log(client, broker.address)
+
+
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     """One broker of Apache Kafka for all tests that bring their own names. It may be restarted."""

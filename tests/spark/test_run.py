@@ -5,16 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from fencelog.client.blocking import Client
 from fencelog.errors import RequestError
 from tests.spark.conftest import ROOT, Log
-from tests.support.broker import BrokerProcess
 from tests.support.waiting import wait_until
 
 ORDERS = [
@@ -24,6 +24,46 @@ ORDERS = [
 
 def command(python: Path, *arguments: str) -> list[str]:
     return [str(python), "-m", "fencelog", "run", *arguments]
+
+
+def started(
+    folder: Path,
+    *arguments: str,
+    name: str = "stderr",
+    python: Path = Path(sys.executable),
+    environment: Mapping[str, str] | None = None,
+) -> tuple[subprocess.Popen[bytes], Path]:
+    """``fencelog run`` in a process group of its own, and the file with its stderr."""
+    stderr = folder / name
+    with stderr.open("wb") as file:
+        process = subprocess.Popen(
+            command(python, *arguments, "--checkpoint", str(folder / "checkpoints")),
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stderr=file,
+            start_new_session=True,
+        )
+    return process, stderr
+
+
+@contextmanager
+def running(
+    folder: Path, *arguments: str, **how: Any
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """What ``started`` returns, until the block ends."""
+    process, stderr = started(folder, *arguments, **how)
+    try:
+        yield process, stderr
+    finally:
+        process.kill()
+        process.wait()
+
+
+def interrupt(process: subprocess.Popen[bytes], within_s: float = 90) -> int:
+    """Press Ctrl-C: a terminal sends SIGINT to every process of the group. The exit status."""
+    os.killpg(process.pid, signal.SIGINT)
+    return process.wait(within_s)
 
 
 @pytest.fixture
@@ -37,53 +77,36 @@ def spaced_python(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_example_runs_until_ctrl_c_and_ends_after_its_batch(
-    broker: BrokerProcess, spaced_python: Path, tmp_path: Path
+    own_log: Log, spaced_python: Path, tmp_path: Path
 ) -> None:  # S1
-    with Client(broker.address) as client:
-        log = Log(client, broker.address)
-        log.topic("orders")
-        log.topic("paid-orders")
-        log.produce("orders", [json.dumps(order) for order in ORDERS])
-        stderr = tmp_path / "stderr"
-        with stderr.open("wb") as file:
-            process = subprocess.Popen(
-                command(
-                    spaced_python,
-                    str(ROOT / "examples" / "orders.py"),
-                    "-b",
-                    log.servers,
-                    "--checkpoint",
-                    str(tmp_path / "checkpoints"),
-                ),
-                cwd=tmp_path,
-                env={**os.environ, "PYSPARK_PYTHON": "/no/such/python"},
-                stdin=subprocess.DEVNULL,
-                stderr=file,
-                start_new_session=True,
-            )
-        try:
-            wait_until(
-                lambda: "rows in" in stderr.read_text() or process.poll() is not None,
-                deadline_s=240,
-                what="progress",
-            )
-            # A terminal sends SIGINT to every process of the group.
-            os.killpg(process.pid, signal.SIGINT)
-            status = process.wait(90)
-        finally:
-            process.kill()
-            process.wait()
-        text = stderr.read_text()
-        assert status == 130, text
-        assert "orders: batch 0, 20 rows in, 10 out" in text, text
-        assert "lag 0" in text
-        assert "WARN" not in text, "Spark's own log goes to a file"
-        totals = {record.key: json.loads(record.value) for record in log.records("paid-orders")}
-        assert totals == {
-            str(order["id"]).encode(): {"id": order["id"], "total": 3.0}
-            for order in ORDERS
-            if order["paid"]
-        }
+    own_log.topic("orders")
+    own_log.topic("paid-orders")
+    own_log.produce("orders", [json.dumps(order) for order in ORDERS])
+    with running(
+        tmp_path,
+        str(ROOT / "examples" / "orders.py"),
+        "-b",
+        own_log.servers,
+        python=spaced_python,
+        environment={"PYSPARK_PYTHON": "/no/such/python"},
+    ) as (process, stderr):
+        wait_until(
+            lambda: "rows in" in stderr.read_text() or process.poll() is not None,
+            deadline_s=240,
+            what="progress",
+        )
+        status = interrupt(process)
+    text = stderr.read_text()
+    assert status == 130, text
+    assert "orders: batch 0, 20 rows in, 10 out" in text, text
+    assert "lag 0" in text
+    assert "WARN" not in text, "Spark's own log goes to a file"
+    totals = {record.key: json.loads(record.value) for record in own_log.records("paid-orders")}
+    assert totals == {
+        str(order["id"]).encode(): {"id": order["id"], "total": 3.0}
+        for order in ORDERS
+        if order["paid"]
+    }
 
 
 def test_a_missing_file_is_one_line_and_no_traceback(tmp_path: Path) -> None:
@@ -107,22 +130,6 @@ def pipeline(spark):
 """
 
 
-def started(
-    folder: Path, *arguments: str, name: str = "stderr"
-) -> tuple[subprocess.Popen[bytes], Path]:
-    """``fencelog run`` in a process group of its own, and the file with its stderr."""
-    stderr = folder / name
-    with stderr.open("wb") as file:
-        process = subprocess.Popen(
-            command(Path(sys.executable), *arguments, "--checkpoint", str(folder / "checkpoints")),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stderr=file,
-            start_new_session=True,
-        )
-    return process, stderr
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_query_that_cannot_start_is_not_said_to_and_is_started_again(
@@ -131,10 +138,10 @@ def test_a_query_that_cannot_start_is_not_said_to_and_is_started_again(
     source, sink = fresh_name("late"), log.topic(fresh_name("copied"))
     pipeline = tmp_path / "late.py"
     pipeline.write_text(QUERY.format(before="pass", source=source, sink=sink))
-    process, stderr = started(
-        tmp_path, str(pipeline), "-b", log.servers, "--restart-on-failure", "--ui"
-    )
-    try:
+    with running(tmp_path, str(pipeline), "-b", log.servers, "--restart-on-failure", "--ui") as (
+        process,
+        stderr,
+    ):
         again = "it is started again in"
         wait_until(
             lambda: again in stderr.read_text() or process.poll() is not None,
@@ -145,11 +152,7 @@ def test_a_query_that_cannot_start_is_not_said_to_and_is_started_again(
         log.topic(source)
         log.produce(source, ["a"])
         wait_until(lambda: log.values(sink) == ["a"], deadline_s=240, what="the record")
-        os.killpg(process.pid, signal.SIGINT)
-        status = process.wait(90)
-    finally:
-        process.kill()
-        process.wait()
+        status = interrupt(process)
     text = stderr.read_text()
     assert status == 130, text
     assert "Traceback" not in text
@@ -168,14 +171,9 @@ def test_an_interrupt_while_spark_starts_ends_it_without_a_traceback(
     tell = "import sys, threading; print('in the pipeline', file=sys.stderr, flush=True)"
     wait = f"{tell}; threading.Event().wait()"
     pipeline.write_text(QUERY.format(before=wait, source="a", sink="b"))
-    process, stderr = started(tmp_path, str(pipeline), "-b", log.servers)
-    try:
+    with running(tmp_path, str(pipeline), "-b", log.servers) as (process, stderr):
         wait_until(lambda: said in stderr.read_text(), deadline_s=100, what=said)
-        os.killpg(process.pid, signal.SIGINT)
-        status = process.wait(60)
-    finally:
-        process.kill()
-        process.wait()
+        status = interrupt(process, 60)
     text = stderr.read_text()
     assert status == 130, text
     assert "Traceback" not in text
@@ -220,8 +218,7 @@ def test_a_second_driver_stands_by_and_a_paused_one_commits_nothing_once_it_was_
             log.client.join_transaction(query_id, query_id, stale_run, 7)
         log.produce(source, ["c"])
         wait_until(lambda: log.values(sink) == ["a", "b", "c"], deadline_s=240, what="the rest")
-        os.killpg(second.pid, signal.SIGINT)
-        assert second.wait(90) == 130, said_second.read_text()
+        assert interrupt(second) == 130, said_second.read_text()
     finally:
         for process in paused:
             with suppress(psutil.NoSuchProcess):

@@ -9,11 +9,9 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.streaming import StreamingQuery
 
-from fencelog.client.blocking import Client
 from fencelog.client.model import WriterInfo
 from fencelog.spark.progress_listener import ProgressListener
 from fencelog.types import TopicPartition
-from tests.spark.conftest import Log
 from tests.support.spark.faults import FORMAT, Fault, FaultySource, plan
 from tests.support.waiting import wait_until
 
@@ -356,48 +354,46 @@ def test_what_a_failed_batch_wrote_counts_only_at_least_once(
 
 
 def test_a_killed_broker_is_waited_for_and_nothing_is_lost_or_duplicated(
-    spark, broker, tmp_path
+    spark, broker, own_log, tmp_path
 ) -> None:  # S2
-    with Client(broker.address) as client:
-        log = Log(client, broker.address)
-        log.topic("in")
-        log.topic("out")
-        log.produce("in", numbered(300))
+    own_log.topic("in")
+    own_log.topic("out")
+    own_log.produce("in", numbered(300))
 
-        def started(options: Mapping[str, str] = {}) -> StreamingQuery:
-            return (
-                spark.readStream.format("fencelog")
-                .option("kafka.bootstrap.servers", broker.address)
-                .option("subscribe", "in")
-                .option("startingOffsets", "earliest")
-                .option("maxOffsetsPerTrigger", "30")
-                .options(**options)
-                .load()
-                .select("value")
-                .writeStream.format("fencelog")
-                .option("kafka.bootstrap.servers", broker.address)
-                .option("topic", "out")
-                .option("checkpointLocation", str(tmp_path / "checkpoint"))
-                .trigger(availableNow=True)
-                .start()
-            )
+    def started(options: Mapping[str, str] = {}) -> StreamingQuery:
+        return (
+            spark.readStream.format("fencelog")
+            .option("kafka.bootstrap.servers", broker.address)
+            .option("subscribe", "in")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "30")
+            .options(**options)
+            .load()
+            .select("value")
+            .writeStream.format("fencelog")
+            .option("kafka.bootstrap.servers", broker.address)
+            .option("topic", "out")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
 
-        query = started()
-        for batches in (2, 5):
-            wait_until(
-                lambda wanted=batches: len(batches_of(tmp_path / "checkpoint")) >= wanted,
-                deadline_s=60,
-                what="batches",
-            )
-            broker.restart()
-        query.awaitTermination()
-        assert log.values("out") == numbered(300)
+    query = started()
+    for batches in (2, 5):
+        wait_until(
+            lambda wanted=batches: len(batches_of(tmp_path / "checkpoint")) >= wanted,
+            deadline_s=60,
+            what="batches",
+        )
+        broker.restart()
+    query.awaitTermination()
+    assert own_log.values("out") == numbered(300)
 
-        # An outage that is longer than the job waits ends the query, which goes on when restarted.
-        broker.kill()
-        with pytest.raises(StreamingQueryException, match=r"given up after 0\.5 s"):
-            started({"kafka.default.api.timeout.ms": "500"}).awaitTermination()
-        broker.start()
-        log.produce("in", numbered(30, start=300))
-        started().awaitTermination()
-        assert log.values("out") == numbered(330)
+    # An outage that is longer than the job waits ends the query, which goes on when restarted.
+    broker.kill()
+    with pytest.raises(StreamingQueryException, match=r"given up after 0\.5 s"):
+        started({"kafka.default.api.timeout.ms": "500"}).awaitTermination()
+    broker.start()
+    own_log.produce("in", numbered(30, start=300))
+    started().awaitTermination()
+    assert own_log.values("out") == numbered(330)
