@@ -174,7 +174,7 @@ def test_a_key_finds_the_partition_that_kafka_clients_choose(log, topic, spark, 
     assert {record.key: record.partition for record in log.records(other)} == expected
 
 
-def test_a_write_that_fails_leaves_nothing_to_read(log, topic, spark) -> None:  # S3
+def test_a_write_that_fails_leaves_nothing_to_read(log, topic, spark) -> None:  # S3, V4
     log.topic(topic)
     failing = spark.range(100).selectExpr(
         "CAST(id AS STRING) AS key",
@@ -184,7 +184,7 @@ def test_a_write_that_fails_leaves_nothing_to_read(log, topic, spark) -> None:  
         write(failing, log.servers, topic=topic)
     assert log.values(topic) == []
     log.produce(topic, ["after"])
-    # The failed write is aborted; its markers may still be on their way.
+    # The failed write is aborted; its markers may still be on their way, and its last tasks.
     wait_until(lambda: log.values(topic) == ["after"], what="what comes after it is read")
 
 

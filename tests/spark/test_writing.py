@@ -134,6 +134,16 @@ def test_an_aborted_batch_cannot_be_committed_and_is_written_again(sink: Sink) -
     assert sink.values == ["a"]
 
 
+def test_a_task_that_comes_after_the_abort_of_its_batch_write_is_refused(sink: Sink) -> None:  # V4
+    # Without a query: Spark gives such a write up for good, and may start its last tasks then.
+    batch = sink.batch(0, query="")
+    writing.abort(sink.options, batch)
+    with pytest.raises(BatchConflictError, match="was aborted"):
+        sink.write(batch, "late")
+    sink.log.produce(sink.topic, ["after"])
+    assert sink.values == ["after"]
+
+
 def test_a_newer_run_fences_writes_and_commits_of_the_older(sink: Sink) -> None:  # S5, V2
     old = sink.write(sink.batch(0, run="old"), "old")
     new = sink.write(sink.batch(0, run="new"), "new")

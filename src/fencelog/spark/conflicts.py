@@ -40,8 +40,9 @@ def explained(describe: Describe, error: RequestError, identity: BatchIdentity) 
             return BatchConflictError(_mismatch(batch, error, _newest_run(describe, identity)))
         case ErrorCode.TRANSACTION_ABORTED:
             return BatchConflictError(
-                f"{batch} was aborted, by its timeout or by another attempt, before it was"
-                " committed. Nothing of it is visible; the restarted query writes it again"
+                f"{batch} was aborted, by its timeout, by another attempt or because its write"
+                " failed, before it was committed. Nothing of it is visible: start the query or the"
+                " write again"
             )
         case _:
             return error

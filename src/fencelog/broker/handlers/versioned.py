@@ -195,7 +195,7 @@ async def describe(
     return DescribeAppResponse(
         last_version=found.last_version,
         query_id=found.query_id,
-        run_id=found.run_id,
+        run_id=found.run_id or None,
         run_since_ms=-1 if found.run is None else found.run.since_ms,
         run_host=found.run.host if found.run else None,
         updated_ms=found.updated_ms,

@@ -29,6 +29,7 @@ from fencelog.coordination.versioned.records import (
 )
 from fencelog.coordination.versioned.sessions import Session
 from fencelog.coordination.versioned.state import (
+    NO_RUN,
     NO_VERSION,
     App,
     Caller,
@@ -218,16 +219,20 @@ class VersionedShard:
         """Abort the open incarnation of (app, version), if there is one.
 
         A version that is committed already, or was never opened, is left as it is; the answer is
-        NONE all the same (V1).
+        NONE all the same (V1). The app of a batch write has this one version: its run ends, so that
+        no task that is late joins it, also where no task has joined it yet (V4).
         """
-        if caller.app not in self._table.apps:
+        if caller.query_id and caller.app not in self._table.apps:
             return Decision((), ErrorCode.NONE)
         arrival = self._arrive(replace(caller, takeover=False), wall_ms)
-        if arrival is ErrorCode.STALE_VERSION:
+        if arrival in (ErrorCode.STALE_VERSION, ErrorCode.TRANSACTION_ABORTED):
             return Decision((), ErrorCode.NONE)
         if isinstance(arrival, ErrorCode):
             return Decision((), arrival)
         app = arrival.app
+        if app.is_ephemeral and app.last_version != caller.version:
+            app = replace(app, run_id=NO_RUN)
+            arrival = replace(arrival, app=app, is_changed=True)
         if app.phase is not Phase.OPEN or app.version != caller.version:
             return Decision(arrival.write(), ErrorCode.NONE)
         ended, tombstones = self._ended(replace(app, updated_ms=wall_ms), Phase.ABORTING)
@@ -302,13 +307,17 @@ class VersionedShard:
         return fits and bool(caller.app) and bool(caller.run_id) and caller.version >= 0
 
     def _fenced(self, app: App, caller: Caller) -> ErrorCode | None:
-        """APP_IN_USE or RUN_FENCED where this run does not drive the app; else None (V2, V4)."""
+        """The error where this run does not drive the app; else None (V2, V4).
+
+        APP_IN_USE: another query does; RUN_FENCED: a newer run; TRANSACTION_ABORTED: none, for the
+        app's only write was aborted.
+        """
         if app.query_id != caller.query_id and not caller.takeover:
             return ErrorCode.APP_IN_USE
         is_driver = (app.query_id, app.run_id) == (caller.query_id, caller.run_id)
-        if not is_driver and self._table.run(_run_key(caller)) is not None:
-            return ErrorCode.RUN_FENCED
-        return None
+        if is_driver or self._table.run(_run_key(caller)) is None:
+            return None
+        return ErrorCode.TRANSACTION_ABORTED if app.run_id == NO_RUN else ErrorCode.RUN_FENCED
 
     def _registered(self, caller: Caller, wall_ms: TimestampMs) -> tuple[LogRecord, ...]:
         """Records that make this run the newest of its app, and forget surplus old runs."""

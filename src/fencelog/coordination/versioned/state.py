@@ -8,6 +8,8 @@ from fencelog.types import ProducerEpoch, ProducerId, TimestampMs, TopicPartitio
 NO_VERSION = -1
 """No version is committed yet, or none is open."""
 
+NO_RUN = ""
+"""No run drives the app: it was named for one write, and that was aborted (rule V4)."""
 
 NO_TIME = TimestampMs(-1)
 
@@ -72,7 +74,7 @@ class App:
     app: str
     query_id: str
     run_id: str
-    """The newest run, which drives the app (rule V2)."""
+    """The newest run, which drives the app (rule V2); or NO_RUN."""
     last_version: int
     fingerprint: bytes
     """Of the last version: it tells a replay by Spark from other content (rule V3)."""
