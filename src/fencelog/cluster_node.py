@@ -67,7 +67,14 @@ from fencelog.log.config import LogConfig
 from fencelog.node import NewMembership
 from fencelog.ports import Disk, MetadataStore, Random
 from fencelog.storage.directory import DataDirectory
-from fencelog.types import Instant, NodeId, TopicId, TopicPartition
+from fencelog.types import (
+    CoordinatorEpoch,
+    Instant,
+    NodeId,
+    ProducerId,
+    TopicId,
+    TopicPartition,
+)
 
 log = logging.getLogger(__name__)
 
@@ -191,6 +198,7 @@ class ClusterMember:
                     "directory is new): %d partitions are in sync again once it has caught up",
                     left,
                 )
+        self.coordinator_epochs.seen = CoordinatorEpoch(directory.granted_coordinator_epoch)
         await directory.know_run(self._boot_id, self._config.durability)
         await self.state.start()
         return directory.cluster_id
@@ -198,9 +206,13 @@ class ClusterMember:
     async def resume(
         self, broker: Broker, senders: Senders, orphaned: OrphanedTransactions
     ) -> None:
-        """Do nothing yet: shards are loaded where their partitions are led."""
-        del broker, senders
+        """Load nothing yet: shards are loaded where their partitions are led."""
+        del senders
         self._orphaned = orphaned
+        assert self._directory is not None, "``open`` comes first"
+        known = ProducerId(self._directory.granted_producer_ids - 1)
+        with suppress(StorageError):  # then the next block is reserved above it
+            await broker.producer_ids.start_above(known)
 
     async def join(
         self, broker: Broker, server: Server, begin: Begin, undo: AsyncExitStack
@@ -384,9 +396,17 @@ class ClusterMember:
                 if topic is not None:
                     runtime.partition_count = topic.partitions
             forgotten.changed(what.deleted)
+            if what.granted:
+                self._background.begin(self._know_granted())
 
-        changed(Changed(brokers={self._identity.node_id}))
+        changed(Changed(brokers={self._identity.node_id}, granted=True))
         self.state.subscribe(changed)
+
+    async def _know_granted(self) -> None:
+        """Keep what was granted, for the case that the store is restored from an older copy."""
+        assert self._directory is not None, "``open`` comes first"
+        with suppress(StorageError):  # a full disk: the store has it
+            await self._directory.know_granted(*self.state.granted)
 
     async def _end_orphaned(self, partition: Partition) -> None:
         """End what is open on a partition that is led from now on and that no coordinator lists."""

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.adapters.system_clock import SystemClock, SystemRandom
 from fencelog.broker.config import BrokerConfig, Durability
+from fencelog.cluster_node import cluster_membership
 from fencelog.errors import ErrorCode
 from fencelog.node import Node, Ports
 from fencelog.types import Buffer, Offset
@@ -39,6 +40,7 @@ from fencelog.wire.messages.delete_topics import (
 from fencelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from fencelog.wire.records import RecordToWrite, build_batch, read_records
 from fencelog_sim.world.disk import SimDisk
+from fencelog_sim.world.metadata import SimMetadata, SimStore
 
 M = TypeVar("M", bound=Message)
 DEADLINE_S = 10.0
@@ -279,6 +281,24 @@ def visible(fetched: hot.FetchedPartition) -> list[tuple[Offset, str]]:
             elif not (header.is_transactional and header.producer_id in void):
                 shown += [(r.offset, (r.value or b"").decode()) for r in read_records(one)]
     return shown
+
+
+@asynccontextmanager
+async def life_in_a_cluster(
+    disk: SimDisk, store: SimStore, boot_id: str = "first", durability: Durability = "os"
+) -> AsyncIterator[Node]:
+    """Broker 1 of a cluster, alone in it, from its start to its stop."""
+    values: dict[str, Any] = {"replication_factor": 1, "internal_replication_factor": 1}
+    config = BrokerConfig(data_dir="memory", port=0, durability=durability, **values)
+    metadata = SimMetadata(store, 1)
+    ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
+    membership = await cluster_membership(config, disk, metadata, SystemRandom(), boot_id)
+    node = Node(config, ports, new_membership=membership)
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

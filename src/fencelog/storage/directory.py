@@ -33,6 +33,8 @@ _DURABILITY = "fencelog.durability"
 
 A directory without it is of an older fencelog, and counts as ``os``.
 """
+_PRODUCER_IDS = "fencelog.producer.ids"
+_COORDINATOR_EPOCH = "fencelog.coordinator.epoch"
 
 
 class DataDirectory:
@@ -60,6 +62,9 @@ class DataDirectory:
 
         What that run had written and not synced may be lost; True until ``know_run``.
         """
+        self.granted_producer_ids = 0
+        self.granted_coordinator_epoch = -1
+        """What the cluster's metadata had granted, as ``know_granted`` says."""
         self._written: dict[str, bytes] = {}
         self._checkpointing = asyncio.Lock()
 
@@ -97,6 +102,8 @@ class DataDirectory:
         if cluster_id is not None:
             directory._is_replicated = True
             directory._high_watermarks = await _read_offsets(disk, layout.HIGH_WATERMARK_CHECKPOINT)
+        directory.granted_producer_ids = _number(properties, _PRODUCER_IDS, 0)
+        directory.granted_coordinator_epoch = _number(properties, _COORDINATOR_EPOCH, -1)
         marker = await read_file(disk, layout.CLEAN_SHUTDOWN)
         clean = {} if marker is None else _clean(marker)
         directory._clean = {name: clean[name] for name in present & clean.keys()}
@@ -164,13 +171,32 @@ class DataDirectory:
         """
         if self._has_unsynced and not self.may_lack_records:
             durability = "os"  # what an earlier run of this boot has left is not synced yet
-        path = layout.META_PROPERTIES
-        content = await read_file(self._disk, path)
-        properties = _properties(content or b"", self.node_id)
-        known = {**properties, _BOOT_ID: boot_id, _DURABILITY: durability}
-        if known != properties:
-            await replace_file(self._disk, path, layout.encode_properties(known).encode())
+        await self._set_properties({_BOOT_ID: boot_id, _DURABILITY: durability})
         self.may_lack_records = False
+
+    async def know_granted(self, producer_ids: int, coordinator_epoch: int) -> None:
+        """Store that producer ids below this one, and epochs up to this one, are in use.
+
+        The metadata store says it, too, but may be restored from an older copy. What is known
+        already is not lowered. Raises StorageError.
+        """
+        producer_ids = max(producer_ids, self.granted_producer_ids)
+        coordinator_epoch = max(coordinator_epoch, self.granted_coordinator_epoch)
+        known = self.granted_producer_ids, self.granted_coordinator_epoch
+        if (producer_ids, coordinator_epoch) != known:
+            self.granted_producer_ids = producer_ids
+            self.granted_coordinator_epoch = coordinator_epoch
+            values = {_PRODUCER_IDS: producer_ids, _COORDINATOR_EPOCH: coordinator_epoch}
+            await self._set_properties({k: str(v) for k, v in values.items() if v >= 0})
+
+    async def _set_properties(self, values: Mapping[str, str]) -> None:
+        async with self._checkpointing:
+            path = layout.META_PROPERTIES
+            content = await read_file(self._disk, path)
+            properties = _properties(content or b"", self.node_id)
+            known = {**properties, **values}
+            if known != properties:
+                await replace_file(self._disk, path, layout.encode_properties(known).encode())
 
     def first_dirty(self, partition: TopicPartition) -> Offset | None:
         """Return where compaction continues; None for a partition that was never compacted."""
@@ -372,12 +398,20 @@ def _properties(content: bytes, node_id: int) -> dict[str, str]:
             f"{path}: the directory belongs to node {properties.get('node.id')}, "
             f"this is node {node_id}"
         )
-    written = properties.get(_FORMAT, "0")
-    if not (written.isascii() and written.isdigit()):
-        raise CorruptionError(f"{path}: {_FORMAT}={written} is not a number")
-    if int(written) > FORMAT_VERSION:
+    written = _number(properties, _FORMAT, 0)
+    if written > FORMAT_VERSION:
         raise CorruptionError(
             f"{path}: the directory has format {written}, this fencelog knows formats up to "
             f"{FORMAT_VERSION}: use the newer fencelog that wrote it, or restore a backup"
         )
     return properties
+
+
+def _number(properties: Mapping[str, str], name: str, missing: int) -> int:
+    """Return a property that is a number. Raises CorruptionError for anything else."""
+    written = properties.get(name)
+    if written is None:
+        return missing
+    if not (written.isascii() and written.isdigit()):
+        raise CorruptionError(f"{layout.META_PROPERTIES}: {name}={written} is not a number")
+    return int(written)

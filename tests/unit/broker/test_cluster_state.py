@@ -14,6 +14,7 @@ from fencelog.broker.metadata.cluster_state import (
     encoded_controller,
     encoded_deletion,
 )
+from fencelog.broker.metadata.granted import Granted
 from fencelog.coordination.controller.model import PartitionState, Registration
 from fencelog.errors import StorageError
 from fencelog.ports import MetadataWrite
@@ -76,6 +77,7 @@ def test_the_copy_has_what_was_there_and_what_comes() -> None:
         version = store.commit([MetadataWrite(KEY.text, state())])
         store.commit([MetadataWrite("settings/broker/", json.dumps({"a": "1"}).encode())])
         store.commit([MetadataWrite("topic/t", None)])
+        store.commit([MetadataWrite("producer-ids", b"1000")])
         store.commit([MetadataWrite(f"deleted-topic/{ID.hex()}", encoded_deletion("t", [TWO]))])
         await copy.until(lambda: bool(copy.deleted))
         assert told[1:] == [
@@ -83,6 +85,7 @@ def test_the_copy_has_what_was_there_and_what_comes() -> None:
             Changed(partitions={KEY}),
             Changed(settings={""}),
             Changed(topics={"t"}),
+            Changed(granted=True),
             Changed(deleted={ID}),
         ]
         assert list(copy.brokers) == [TWO]
@@ -92,6 +95,7 @@ def test_the_copy_has_what_was_there_and_what_comes() -> None:
         assert copy.settings == {"": {"a": "1"}}
         assert copy.topics == {}
         assert copy.deleted[ID].brokers == (TWO,)
+        assert copy.granted == Granted(producer_ids=1000)
 
     in_virtual_time(main)
 
@@ -137,6 +141,26 @@ def test_nobody_waits_for_news_once_the_store_is_not_followed_any_more() -> None
     in_virtual_time(main)
 
 
+def test_the_highest_numbers_that_were_granted_are_known_though_the_store_forgets_them() -> None:
+    # E7, E17
+    async def main() -> None:
+        store = SimStore()
+        store.commit([MetadataWrite("coordinator-epoch/x-0", b"7")])
+        copy, told = await followed(store)
+        assert copy.granted == Granted(0, 7)
+        store.commit([MetadataWrite("coordinator-epoch/x-1", b"6")])
+        most = MetadataWrite("producer-ids", b"%d" % (2**63 - 1))
+        store.commit([most, MetadataWrite("coordinator-epoch/x-1", b"7")])
+        store.commit([MetadataWrite("producer-ids", b"1000")])
+        store.commit([MetadataWrite("coordinator-epoch/x-0", None)])
+        store.commit([MetadataWrite("coordinator-epoch/y-0", b"%d" % 2**30)])
+        await copy.until(lambda: copy.revision == store.revision)
+        assert copy.granted == Granted(2**63 - 1, 2**30)
+        assert [each.granted for each in told] == [True, False, True, False, False, True]
+
+    in_virtual_time(main)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_the_copy_is_the_store_whatever_is_late_or_forgotten(seed: int) -> None:
     random = Random(seed)
@@ -147,7 +171,7 @@ def test_the_copy_is_the_store_whatever_is_late_or_forgotten(seed: int) -> None:
         "topic/a": [topic("a"), topic("a", 2), b"[]"],
         KEY.text: [state(0), state(1), b""],
         "settings/broker/": [b'{"a": "1"}', b"{}"],
-        "producer-ids": [b"1000"],
+        "producer-ids": [b"1000", b"2000", b"%d" % (2**63 - 1)],
     }
 
     async def main() -> None:
@@ -241,6 +265,8 @@ GARBAGE = {
     "partition/00/0": [state()],
     f"deleted-topic/{ID.hex()}": [b"name", b"{}", b'{"name": "t", "brokers": 7}'],
     "deleted-topic/zz": [encoded_deletion("t", [ONE])],
+    "producer-ids": [b"\xff", b"", b"-1", b"%d" % 2**63],
+    "coordinator-epoch/x-0": [b"\xff", b"-1", b"%d" % (2**30 + 1)],
 }
 
 
@@ -255,6 +281,7 @@ def test_a_value_that_cannot_be_read_is_named_and_left_out(
         store.commit([MetadataWrite("topic/other", topic("other"))])
         await copy.until(lambda: "other" in copy.topics)
         assert contents(copy)[1:] == ({}, None, copy.topics, {}, {}, {})
+        assert copy.granted == Granted()
         assert list(copy.topics) == ["other"]
         assert copy.versions[key] == 1
         assert f"metadata key {key} cannot be read" in caplog.text
@@ -267,7 +294,7 @@ def test_a_value_that_cannot_be_read_is_named_and_left_out(
 def test_keys_of_others_are_nothing_to_name(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         store = SimStore()
-        for key in ("producer-ids", "coordinator-epoch/x-0", "cluster", "somebody's"):
+        for key in ("cluster", "somebody's"):
             store.commit([MetadataWrite(key, b"\xff")])
         copy, told = await followed(store)
         assert contents(copy)[1:] == ({}, None, {}, {}, {}, {})

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,15 @@ import pytest
 from fencelog.adapters.sqlite_metadata import SqliteMetadata
 from fencelog.broker.coordinators.coordinator_epochs import CoordinatorEpochs
 from fencelog.broker.coordinators.producer_ids import BLOCK_SIZE, ProducerIds
-from fencelog.errors import ErrorCode, StorageError
+from fencelog.broker.metadata.granted import COORDINATOR_EPOCH_PREFIX, PRODUCER_ID_KEY
+from fencelog.errors import ErrorCode, NotLeaderError, StorageError
+from fencelog.log import layout
+from fencelog.ports import MetadataWrite
 from fencelog.types import ProducerId, TopicPartition
+from fencelog_sim.world.disk import SimDisk
 from fencelog_sim.world.gate import Lost
 from fencelog_sim.world.metadata import SimMetadata, SimStore
-from tests.support.node import Peer, World
+from tests.support.node import Peer, World, life_in_a_cluster, until
 from tests.support.transactions import Producer, Run
 
 
@@ -88,6 +93,57 @@ async def test_two_brokers_share_no_coordinator_epoch_where_answers_are_lost(
     brokers = [CoordinatorEpochs(one), CoordinatorEpochs(other)]
     epochs = [await each.next(shard) for _ in range(4) for each in brokers]
     assert epochs == sorted(set(epochs))
+
+
+async def test_no_coordinator_epoch_is_granted_again_where_etcd_is_of_an_older_time() -> None:
+    # E17: a marker in a lower epoch than before would be refused.
+    disk, store = SimDisk(), SimStore()
+    key = f"{COORDINATOR_EPOCH_PREFIX}__transaction_state-0"
+    store.commit([MetadataWrite(key, b"7")])
+    async with life_in_a_cluster(disk, store):
+        await until(lambda: b"epoch=7\n" in disk.contents(layout.META_PROPERTIES), "it is kept")
+    store.commit([MetadataWrite(key, b"3")])
+    async with life_in_a_cluster(disk, store) as node, Peer.of(node) as peer:
+        assert await Producer(peer).init() is ErrorCode.NONE
+        cell = await store.session().get(key)
+        assert cell is not None
+        assert int(cell[0]) == 8
+
+
+async def test_an_unreadable_store_hands_out_no_id_that_is_known_here() -> None:  # E7
+    store = SimStore()
+    store.commit([MetadataWrite(PRODUCER_ID_KEY, b"somebody's")])
+    ids = ProducerIds(store.session(), None)
+    with pytest.raises(StorageError, match="key producer-ids cannot be read"):
+        await ids.start_above(ProducerId(4999))
+    with pytest.raises(NotLeaderError, match="cannot be read"):
+        await ids.take()
+    store.commit([MetadataWrite(PRODUCER_ID_KEY, b"1000")])
+    assert await ids.take() == 5000
+
+
+def is_kept(disk: SimDisk, reserved: int) -> bool:
+    return b"ids=%d\n" % reserved in disk.contents(layout.META_PROPERTIES)
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+async def test_no_id_is_handed_out_again_where_etcd_is_of_an_older_time(lives: int) -> None:  # E7
+    disk, store = SimDisk(), SimStore()
+    taken, end = list[int](), 0
+    for _ in range(lives):
+        async with life_in_a_cluster(disk, store) as node:
+            taken.append(int(await node.broker.producer_ids.take()))
+            # Another broker's, which may come back later than this one.
+            taken.append(int(await ProducerIds(store.session(), None).take()))
+            end = taken[-1] + BLOCK_SIZE
+            await until(partial(is_kept, disk, end), "the data directory has it")
+        store.commit([MetadataWrite(PRODUCER_ID_KEY, None)])
+    async with life_in_a_cluster(disk, store) as node:
+        cell = await store.session().get(PRODUCER_ID_KEY)
+        assert cell is not None, "another broker takes no such id from here on"
+        assert int(cell[0]) == end + BLOCK_SIZE
+        assert await node.broker.producer_ids.take() == end
+    assert sorted({*taken, end}) == [*taken, end]
 
 
 def lose_every_second_answer(session: SimMetadata, lost: Lost) -> None:

@@ -24,6 +24,10 @@ def opened(disk: SimDisk) -> DataDirectory:
     return run(DataDirectory.open(disk, SimRandom(Random(0))))
 
 
+def granted(directory: DataDirectory) -> tuple[int, int]:
+    return directory.granted_producer_ids, directory.granted_coordinator_epoch
+
+
 def left(end_offset: int) -> CleanStop:
     return CleanStop(Offset(end_offset), f"{end_offset:08x}")
 
@@ -123,6 +127,31 @@ def test_what_a_run_in_os_mode_has_left_counts_as_not_synced_until_a_clean_stop(
     run(directory.close({A: left(1), B: left(1)}))
     run(opened_in(disk, None, "first").know_run("first", "fsync"))
     assert opened_in(disk, None, "second").may_lack_records is False
+
+
+def test_what_the_metadata_had_granted_is_known_after_a_power_cut() -> None:  # E7, E17
+    disk = SimDisk()
+    directory = opened_in(disk)
+    assert granted(directory) == (0, -1)
+    run(directory.know_granted(2000, -1))
+    assert granted(opened_in(disk.power_loss(Loss.ALL))) == (2000, -1)
+    run(directory.know_granted(1000, 7))  # told late, or by a store that was restored
+    run(directory.know_run("first", "os"))
+    disk = disk.power_loss(Loss.ALL)
+    again = opened_in(disk)
+    assert granted(again) == (2000, 7)
+    run(again.know_granted(2001, 6))
+    assert granted(opened_in(disk.power_loss(Loss.ALL))) == (2001, 7)
+
+
+@pytest.mark.parametrize("name", ["fencelog.producer.ids", "fencelog.coordinator.epoch"])
+def test_a_granted_number_that_is_none_is_damage(name: str) -> None:
+    disk = SimDisk()
+    opened_in(disk)
+    text = disk.contents(META_PROPERTIES).decode()
+    disk.overwrite(META_PROPERTIES, f"{text}{name}=-7\n".encode())
+    with pytest.raises(CorruptionError, match=f"{name}=-7 is not a number"):
+        opened_in(disk)
 
 
 def test_a_new_directory_has_lost_nothing() -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
+from fencelog.broker.metadata.granted import COORDINATOR_EPOCH_PREFIX
 from fencelog.errors import UnknownOutcomeError
 from fencelog.ports import MetadataStore, MetadataWrite
 from fencelog.types import CoordinatorEpoch, TopicPartition
 
-PREFIX = "coordinator-epoch/"
 Led = Callable[[TopicPartition], Awaitable[Mapping[str, int]]]
 """Returns metadata keys with the versions at which they say that this broker leads a partition."""
 
@@ -29,11 +29,11 @@ class CoordinatorEpochs:
         self._store = store
         self._led = led
         self.seen = CoordinatorEpoch(-1)
-        """The highest in any log at the start: the metadata may be an older copy."""
+        """The highest that is known here at the start: the metadata may be an older copy."""
 
     async def next(self, partition: TopicPartition) -> CoordinatorEpoch:
         """Return the next epoch of a shard, stored. Raises NotCoordinatorError and StorageError."""
-        key = f"{PREFIX}{partition}"
+        key = f"{COORDINATOR_EPOCH_PREFIX}{partition}"
         while True:
             led = await self._led(partition)
             cell = await self._store.get(key)

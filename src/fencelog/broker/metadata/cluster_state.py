@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fencelog.broker.metadata.catalog import DELETED_PREFIX, TOPIC_PREFIX, Topic, name_problem
+from fencelog.broker.metadata.granted import COORDINATOR_EPOCH_PREFIX, PRODUCER_ID_KEY, Granted
 from fencelog.broker.metadata.settings import SETTINGS_PREFIX
 from fencelog.coordination.controller.model import (
     BROKER_PREFIX,
@@ -92,6 +93,7 @@ class Changed:
     deleted: set[TopicId] = field(default_factory=set)
     settings: set[str] = field(default_factory=set)
     partitions: set[PartitionKey] = field(default_factory=set)
+    granted: bool = False
 
 
 Subscriber = Callable[[Changed], None]
@@ -139,6 +141,8 @@ class ClusterState:
         self.deleted: dict[TopicId, DeletedTopic] = {}
         self.settings: dict[str, dict[str, str]] = {}
         self.partitions: dict[PartitionKey, StoredState] = {}
+        self.granted = Granted()
+        """The highest numbers that the store has ever shown here."""
         self._subscribers: list[Subscriber] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._has_ended = False
@@ -256,6 +260,11 @@ class ClusterState:
             self._apply_partition(key, value, version, changed)
         elif key.startswith(DELETED_PREFIX):
             self._apply_deleted(key, value, version, changed)
+        elif key == PRODUCER_ID_KEY or key.startswith(COORDINATOR_EPOCH_PREFIX):
+            before = self.granted
+            if value is not None:
+                self.granted = before.with_key(key, value)
+            changed.granted |= self.granted != before
 
     def _apply_topic(self, name: str, value: bytes | None, version: int, changed: Changed) -> None:
         if value is None:
