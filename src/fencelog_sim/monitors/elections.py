@@ -16,8 +16,8 @@ def election_problem(store: SimStore, before: PartitionState, after: PartitionSt
     """Return what is wrong with a change of the leader that the store has just taken.
 
     A leader whose life goes on ends its leadership itself: it would show readers what is old by
-    then. Any other one is replaced by the controller; where nobody is left, the operator asks a
-    broker, which is not looked at here.
+    then. Any other one is replaced by the controller, as long as it is that; where nobody is left,
+    the operator asks a broker, which is not looked at here.
     """
     if _is_live(store, before):
         if store.writer != before.leader:
@@ -25,8 +25,12 @@ def election_problem(store: SimStore, before: PartitionState, after: PartitionSt
         return None
     holder = store.values.get(CONTROLLER_KEY)
     controller = 0 if holder is None else int(json.loads(holder[0])["node_id"])
-    if after.leader != NO_LEADER and store.writer not in {0, controller}:
+    if after.leader == NO_LEADER or store.writer == 0:
+        return None
+    if store.writer != controller:
         return f"broker {store.writer} elects, the controller is {controller}: {after}"
+    if CONTROLLER_KEY not in store.compared:
+        return f"broker {store.writer} elects, whoever is the controller by then: {after}"
     return None
 
 

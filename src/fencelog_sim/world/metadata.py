@@ -10,7 +10,7 @@ them, answers are lost, watches are late.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context
 from dataclasses import dataclass
@@ -43,6 +43,8 @@ class SimStore:
         """Shown the changes of each commit, in the step in which it takes effect."""
         self.writer = 0
         """The host that writes; 0: the store itself, or an operator."""
+        self.compared: Collection[str] = ()
+        """The keys whose versions the last commit has compared."""
         self.run_out: set[str] = set()
         """Keys that are gone because their leases were not renewed in time."""
         self._leases: dict[LeaseId, _Lease] = {}
@@ -72,6 +74,7 @@ class SimStore:
             return None
         if any(each.lease is not None and each.lease not in self._leases for each in writes):
             return None
+        self.compared = expected.keys()
         self.revision += 1
         changes = [
             MetadataChange(each.key, each.value, self.revision)

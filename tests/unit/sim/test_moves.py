@@ -92,15 +92,28 @@ def test_a_live_leader_ends_its_leadership_itself_and_others_are_replaced_by_the
     store = made(LED, live=live)
     if controller:
         store.commit([MetadataWrite("controller", b'{"node_id": %d}' % controller)])
-    store.writer = writer
+    store.writer, store.compared = writer, ["controller"]
     problem = election_problem(store, LED, after)
     assert problem == (None if expected is None else f"{expected}: {after}")
+
+
+def test_who_elects_compares_that_it_is_still_the_controller() -> None:
+    store = made(LED, live=(TWO, THREE))
+    version = store.commit([MetadataWrite("controller", b'{"node_id": 3}')])
+    assert version is not None
+    store.writer = 3
+    for compared in ({}, {"broker/2": store.version("broker/2")}):
+        store.commit([MetadataWrite("partition/x/0", b"")], compared)
+        expected = f"broker 3 elects, whoever is the controller by then: {NEXT}"
+        assert election_problem(store, LED, NEXT) == expected
+    store.commit([MetadataWrite("partition/x/0", b"")], {"controller": version})
+    assert election_problem(store, LED, NEXT) is None
 
 
 def test_another_life_of_a_leader_has_ended_the_one_that_was_elected() -> None:
     store = made(LED._replace(leader_life="1/0"))
     store.commit([MetadataWrite("controller", b'{"node_id": 3}')])
-    store.writer = 3
+    store.writer, store.compared = 3, ["controller"]
     assert election_problem(store, LED._replace(leader_life="1/0"), NEXT) is None
 
 
