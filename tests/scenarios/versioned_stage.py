@@ -104,9 +104,12 @@ class VersionedStage(Stage):
         return f"{error.name}{written}"
 
     def do_abort(self, words: list[str]) -> str:
-        """``abort CALLER``: AbortTransaction."""
-        shard, wall_ms = self.runtime.shard, self.runtime.wall_ms
-        error, written = self.decide(shard.abort(caller(words), wall_ms=wall_ms))
+        """``abort CALLER [ends]``: AbortTransaction."""
+        error, written = self.decide(
+            self.runtime.shard.abort(
+                caller(words), wall_ms=self.runtime.wall_ms, ends_run="ends" in words
+            )
+        )
         return f"{error.name}{written}"
 
     def do_renew(self, words: list[str]) -> str:

@@ -43,7 +43,7 @@ def test_the_broker_is_found_to_have_no_versioned_transactions(sink: Sink) -> No
     written = writing.write(sink.options, sink.batch(0), (("value", "value"),), iter([]))
     assert isinstance(written, Staged)
     writing.commit(sink.options, [written], fingerprint=b"")
-    writing.abort(sink.options, sink.batch(0))
+    writing.abort(sink.options, sink.batch(0), ends_run=True)
 
 
 @pytest.mark.parametrize("step", ["add", "send", "commit"])

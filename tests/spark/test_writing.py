@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from fencelog.errors import FencedError, FencelogError
 from fencelog.spark import writing
 from fencelog.spark.conflicts import BatchConflictError
-from fencelog.spark.identity import BatchIdentity
+from fencelog.spark.identity import NO_STREAM, BatchIdentity
 from fencelog.spark.options import SinkOptions, sink_options
 from fencelog.spark.stream_writer import StreamWriter
 from fencelog.spark.writing import Written
@@ -121,27 +121,32 @@ def test_a_gap_and_a_step_back_are_refused(sink: Sink) -> None:  # V3
 def test_an_abort_after_the_commit_undoes_nothing(sink: Sink) -> None:
     written = sink.write(sink.batch(0), "a")
     sink.commit(written)
-    writing.abort(sink.options, written.identity)
+    writing.abort(sink.options, written.identity, ends_run=True)
     assert sink.values == ["a"]
 
 
 def test_an_aborted_batch_cannot_be_committed_and_is_written_again(sink: Sink) -> None:  # V1
     first = sink.write(sink.batch(0), "a")
-    writing.abort(sink.options, first.identity)
+    writing.abort(sink.options, first.identity, ends_run=False)
     with pytest.raises(BatchConflictError, match="was aborted"):
         sink.commit(first)
     sink.commit(sink.write(sink.batch(0), "a"))
     assert sink.values == ["a"]
 
 
-def test_a_task_that_comes_after_the_abort_of_its_batch_write_is_refused(sink: Sink) -> None:  # V4
-    # Without a query: Spark gives such a write up for good, and may start its last tasks then.
-    batch = sink.batch(0, query="")
-    writing.abort(sink.options, batch)
+@pytest.mark.parametrize("query", ["query", NO_STREAM, ""])
+def test_a_task_that_comes_after_the_end_of_its_run_is_refused(sink: Sink, query: str) -> None:
+    # V2: Spark gives a write up for good, and may start its last tasks then.
+    batch = sink.batch(0, query=query)
+    if query:
+        sink.write(batch, "failed")
+    writing.abort(sink.options, batch, ends_run=True)
     with pytest.raises(BatchConflictError, match="was aborted"):
         sink.write(batch, "late")
     sink.log.produce(sink.topic, ["after"])
     assert sink.values == ["after"]
+    sink.commit(sink.write(sink.batch(0, query=query, run="next"), "again"))
+    assert sink.values == ["after", "again"]
 
 
 def test_a_newer_run_fences_writes_and_commits_of_the_older(sink: Sink) -> None:  # S5, V2
@@ -151,7 +156,7 @@ def test_a_newer_run_fences_writes_and_commits_of_the_older(sink: Sink) -> None:
         sink.commit(old)
     with pytest.raises(FencedError):
         sink.write(sink.batch(0, run="old"), "old again")
-    writing.abort(sink.options, old.identity)
+    writing.abort(sink.options, old.identity, ends_run=True)
     sink.commit(new)
     assert sink.values == ["new"]
 
@@ -169,5 +174,5 @@ def test_an_unreachable_broker_never_hides_why_a_batch_was_given_up(
     sink: Sink, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nowhere = replace(sink.options.connection, bootstrap_servers="127.0.0.1:1", api_timeout_ms=300)
-    writing.abort(replace(sink.options, connection=nowhere), sink.batch(0))
+    writing.abort(replace(sink.options, connection=nowhere), sink.batch(0), ends_run=True)
     assert "not aborted" in capsys.readouterr().out

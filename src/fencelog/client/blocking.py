@@ -312,9 +312,12 @@ class Client(BlockingStreams):
             )
         )
 
-    def abort_transaction(self, app: str, query_id: str, run_id: str, version: int) -> None:
-        """Abort the open incarnation; no effect once the version is committed."""
-        self._loop().run(Transactions(self._cluster).abort(app, query_id, run_id, version))
+    def abort_transaction(
+        self, app: str, query_id: str, run_id: str, version: int, *, ends_run: bool = False
+    ) -> None:
+        """Abort the open incarnation, unless it is committed; ``ends_run``: no more of the run."""
+        transactions = Transactions(self._cluster)
+        self._loop().run(transactions.abort(app, query_id, run_id, version, ends_run))
 
     def describe_app(self, app: str) -> AppDescription:
         """The state of an app: its last version and open transaction."""

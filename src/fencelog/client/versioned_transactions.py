@@ -136,10 +136,12 @@ class Transactions:
         what = f"commit of version {version} of app {app}"
         await self._ask(app, what, request, CommitTransactionResponse, ErrorCode.ALREADY_COMMITTED)
 
-    async def abort(self, app: str, query_id: str, run_id: str, version: int) -> None:
-        """Abort the open incarnation of (app, version)."""
+    async def abort(
+        self, app: str, query_id: str, run_id: str, version: int, ends_run: bool = False
+    ) -> None:
+        """Abort the open incarnation of (app, version); ``ends_run``: the run joins no more."""
         request = AbortTransactionRequest(
-            app=app, query_id=query_id, run_id=run_id, version=version
+            app=app, query_id=query_id, run_id=run_id, version=version, ends_run=ends_run
         )
         what = f"abort of version {version} of app {app}"
         await self._ask(app, what, request, AbortTransactionResponse, ErrorCode.ALREADY_COMMITTED)

@@ -125,14 +125,16 @@ class BatchWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort the transaction.
 
-        In a stream's batch function only tasks know query and run. Without a message of one the
-        broker refuses the abort: the next run's first task, or the timeout, does it.
+        In a stream's batch function only tasks know query and run, and the function may write the
+        batch again in that run. Without a message of one the broker refuses the abort: the next
+        run's first task, or the timeout, does it.
         """
         for message in messages:
             if isinstance(message, writing.Written | Staged):
-                writing.abort(self._options, message.identity)
+                ends_run = message.identity == self._identity
+                writing.abort(self._options, message.identity, ends_run=ends_run)
                 return
-        writing.abort(self._options, self._identity)
+        writing.abort(self._options, self._identity, ends_run=True)
 
     def _of_task(self) -> BatchIdentity:
         """The identity, of the streaming query whose batch function makes this write, if any."""

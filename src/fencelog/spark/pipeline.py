@@ -312,7 +312,7 @@ def _abort_open_batch(query: "StreamingQuery") -> None:
         client = Client.shared(servers, request_timeout_s=5.0)
         app = client.describe_app(query_id)
         if app.open_version >= 0 and app.run_id == run_id:
-            client.abort_transaction(query_id, query_id, run_id, app.open_version)
+            client.abort_transaction(query_id, query_id, run_id, app.open_version, ends_run=True)
     except (FencelogError, OSError):
         # The timeout aborts it later; a stop must not fail because of it.
         return

@@ -51,14 +51,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Abort the batch, if a message has its run.
 
-        Spark may call this after a commit that succeeded (the broker then does nothing), and with
-        no message at all after a stop: without the run's id nothing is aborted, for it might be a
-        newer run's batch. That run's first task, or the timeout, does it.
+        The query ends then. Spark may call this after a commit that succeeded (the broker then does
+        nothing), and with no message at all after a stop: without the run's id nothing is aborted,
+        for it might be a newer run's batch. That run's first task, or the timeout, does it.
         """
         del batchId
         for message in messages:
             if isinstance(message, writing.Written | Staged):
-                writing.abort(self._options, message.identity)
+                writing.abort(self._options, message.identity, ends_run=True)
                 return
 
     def _identity(self) -> BatchIdentity:

@@ -151,8 +151,10 @@ def commit(
     freeze_imports()
 
 
-def abort(options: SinkOptions, identity: BatchIdentity) -> None:
+def abort(options: SinkOptions, identity: BatchIdentity, *, ends_run: bool) -> None:
     """Abort the transaction; no effect if it is committed or belongs to another run.
+
+    ``ends_run``: this run writes no more, so a task that Spark starts late is refused.
 
     If the abort fails, the timeout or the next run's first task aborts. So a failure here is
     printed, and does not hide the error that led here.
@@ -164,7 +166,7 @@ def abort(options: SinkOptions, identity: BatchIdentity) -> None:
             by_driver.abort(options, identity)
             return
         connect(options.connection).abort_transaction(
-            identity.app, identity.query_id, identity.run_id, identity.version
+            identity.app, identity.query_id, identity.run_id, identity.version, ends_run=ends_run
         )
     except (FencelogError, OSError) as error:
         print(f"fencelog: batch {identity.version} of '{identity.app}' not aborted: {error}")  # noqa: T201  (Spark logs what a driver-side worker prints)

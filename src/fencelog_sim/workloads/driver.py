@@ -43,6 +43,7 @@ POLL_SHARE = 0.25
 REPLAY_SHARE = 0.1
 STALE_SHARE = 0.05
 DESERT_SHARE = 0.03
+ENDED_SHARE = 0.5
 ASSIGN_SHARE = 1 / 16
 
 
@@ -287,11 +288,24 @@ class Driver:
         return Outcome("ok")
 
     async def _abort(self, batch: Batch) -> Outcome:
-        """Abort on purpose. No commit was attempted, so its outcome changes nothing."""
+        """Abort on purpose, perhaps for good: then a task of the run that is late is refused (V2).
+
+        No commit was attempted, so its outcome changes nothing.
+        """
+        app, query, run, version = self._app, self._query, batch.run, batch.version
+        ends_run = self._random.random() < ENDED_SHARE
         try:
-            await self._transactions.abort(self._app, self._query, batch.run, batch.version)
+            await self._transactions.abort(app, query, run, version, ends_run)
+            if ends_run:
+                await must_refuse(
+                    f"V2: a task that joins version {version} of {run}, which has ended,",
+                    ErrorCode.TRANSACTION_ABORTED,
+                    self._transactions.join(app, query, run, version, TIMEOUT_MS, takeover=False),
+                )
         except ERRORS as error:
             self._refused(error)
+        if ends_run:
+            self._begin_run()
         return Outcome("failed", "aborted on purpose")
 
     async def _run_out(self, batch: Batch) -> Outcome:

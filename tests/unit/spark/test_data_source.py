@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 from fencelog.client.blocking import Client
 from fencelog.client.model import DataLossError
 from fencelog.spark.batch import BatchReader
+from fencelog.spark.conflicts import BatchConflictError
 from fencelog.spark.driver_commit.ledger import LEDGER
 from fencelog.spark.offsets import from_json
 from fencelog.spark.options import OptionError
@@ -289,6 +290,8 @@ def test_an_aborted_write_leaves_nothing(
     writer.abort([None])
     assert local.records(topic) == []
     assert len(local.records(topic, isolation="replicated")) == 1
+    with pytest.raises(BatchConflictError, match="was aborted"):  # a task that is late
+        writer.write(iter([batch_of("b")]))
 
 
 def test_at_least_once_needs_no_commit(

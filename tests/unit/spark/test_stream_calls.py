@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
@@ -150,7 +151,7 @@ def run_of(monkeypatch: pytest.MonkeyPatch, query: str, run: str | None, number:
     monkeypatch.setattr(TaskContext, "get", lambda: context)
 
 
-def write(writer: StreamWriter, *texts: str) -> Any:
+def write(writer: StreamWriter | DataSourceArrowWriter, *texts: str) -> Any:
     return writer.write(iter([pa.RecordBatch.from_pydict({"value": texts})]))
 
 
@@ -196,6 +197,67 @@ def test_an_older_run_is_told_of_the_newer_one(
     with pytest.raises(FencedError, match=f"^batch 0 of app 'app of {topic}': .*{newer}"):
         write(writer, "a")
     writer.commit([written], 0)
+
+
+def test_a_run_that_spark_has_given_up_takes_no_late_task_in(
+    client: Client,
+    local: LocalBroker,
+    source: Source,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V2
+    client.create_topic(topic, 1)
+    writer = sink(source(topic=topic))
+    run_of(monkeypatch, topic, "1", 0)
+    writer.abort([write(writer, "a"), None], 0)
+    with pytest.raises(BatchConflictError, match="was aborted"):
+        write(writer, "late")
+    run_of(monkeypatch, topic, "2", 0)
+    writer.commit([write(writer, "again")], 0)
+    assert [each.value for each in local.records(topic)] == [b"again"]
+
+
+def test_a_batch_function_may_write_its_batch_again_in_the_same_run(
+    client: Client,
+    local: LocalBroker,
+    source: Source,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V2, V4
+    client.create_topic(topic, 1)
+    run_of(monkeypatch, topic, "1", 0)
+
+    def batch_write() -> DataSourceArrowWriter:
+        return source(topic=topic, app=topic, batch="0").writer(TEXT, overwrite=False)
+
+    batch_write().abort([None])  # its tasks have failed before they asked: whose app is it?
+    writer = batch_write()
+    writer.abort([write(writer, "a"), None])
+    writer = batch_write()
+    writer.commit([write(writer, "again")])
+    assert [each.value for each in local.records(topic)] == [b"again"]
+    assert client.describe_app(topic).query_id == topic
+
+
+def test_a_numbered_write_that_spark_has_given_up_takes_no_late_task_in(
+    client: Client,
+    local: LocalBroker,
+    source: Source,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # V2
+    client.create_topic(topic, 1)
+    context = SimpleNamespace(getLocalProperty=lambda _: None)
+    monkeypatch.setattr(TaskContext, "get", lambda: context)
+    writers = [
+        source(topic=topic, app=topic, batch="0").writer(TEXT, overwrite=False) for _ in range(2)
+    ]
+    write(writers[0], "a")
+    writers[0].abort([None])
+    with pytest.raises(BatchConflictError, match="was aborted"):
+        write(writers[0], "late")
+    writers[1].commit([write(writers[1], "again")])
+    assert [each.value for each in local.records(topic)] == [b"again"]
 
 
 def test_a_checkpoint_that_is_not_the_newest_is_told_what_is_ahead(

@@ -157,7 +157,9 @@ async def abort(
     caller = _caller(message)
     wall_ms = broker.clock.now_ms()
     error, text = await _decide(
-        broker, caller, lambda shard, now: shard.abort(caller, wall_ms=wall_ms)
+        broker,
+        caller,
+        lambda shard, now: shard.abort(caller, wall_ms=wall_ms, ends_run=message.ends_run),
     )
     return AbortTransactionResponse(error_code=error, error_message=text)
 

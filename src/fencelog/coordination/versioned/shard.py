@@ -215,14 +215,18 @@ class VersionedShard:
         ended, tombstones = self._ended(replace(decided, committing=named), Phase.COMMITTING)
         return Decision((*arrival.records, *tombstones, write_app(ended)), ErrorCode.NONE)
 
-    def abort(self, caller: Caller, *, wall_ms: TimestampMs) -> Decision[ErrorCode]:
+    def abort(
+        self, caller: Caller, *, wall_ms: TimestampMs, ends_run: bool = False
+    ) -> Decision[ErrorCode]:
         """Abort the open incarnation of (app, version), if there is one.
 
         A version that is committed already, or was never opened, is left as it is; the answer is
-        NONE all the same (V1). The app of a batch write has this one version: its run ends, so that
-        no task that is late joins it, also where no task has joined it yet (V4).
+        NONE all the same (V1). ``ends_run``: no task of this run joins any more, or one that is
+        late would open the version again (V2). The app of a batch write is known from then on even
+        if no task has joined it; another one might be a query's, which its first task says (V4).
         """
-        if caller.query_id and caller.app not in self._table.apps:
+        begins_app = ends_run and not caller.query_id
+        if not begins_app and caller.app not in self._table.apps:
             return Decision((), ErrorCode.NONE)
         arrival = self._arrive(replace(caller, takeover=False), wall_ms)
         if arrival in (ErrorCode.STALE_VERSION, ErrorCode.TRANSACTION_ABORTED):
@@ -230,7 +234,7 @@ class VersionedShard:
         if isinstance(arrival, ErrorCode):
             return Decision((), arrival)
         app = arrival.app
-        if app.is_ephemeral and app.last_version != caller.version:
+        if ends_run and app.last_version != caller.version:
             app = replace(app, run_id=NO_RUN)
             arrival = replace(arrival, app=app, is_changed=True)
         if app.phase is not Phase.OPEN or app.version != caller.version:
@@ -309,8 +313,8 @@ class VersionedShard:
     def _fenced(self, app: App, caller: Caller) -> ErrorCode | None:
         """The error where this run does not drive the app; else None (V2, V4).
 
-        APP_IN_USE: another query does; RUN_FENCED: a newer run; TRANSACTION_ABORTED: none, for the
-        app's only write was aborted.
+        APP_IN_USE: another query does; RUN_FENCED: a newer run; TRANSACTION_ABORTED: none, since
+        the last one has ended.
         """
         if app.query_id != caller.query_id and not caller.takeover:
             return ErrorCode.APP_IN_USE

@@ -9,7 +9,7 @@ NO_VERSION = -1
 """No version is committed yet, or none is open."""
 
 NO_RUN = ""
-"""No run drives the app: it was named for one write, and that was aborted (rule V4)."""
+"""No run drives the app: the last one has ended with an abort (rule V2)."""
 
 NO_TIME = TimestampMs(-1)
 

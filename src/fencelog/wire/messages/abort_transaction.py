@@ -15,10 +15,10 @@ LAYOUT_ih = Struct(">ih")
 class AbortTransactionRequest(Message):
     """Body of AbortTransactionRequest."""
 
-    __slots__ = ("app", "query_id", "run_id", "version")
+    __slots__ = ("app", "query_id", "run_id", "version", "ends_run")
     API_KEY = 10002
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
 
     def __init__(
         self,
@@ -27,11 +27,13 @@ class AbortTransactionRequest(Message):
         query_id: str = "",
         run_id: str = "",
         version: int = 0,
+        ends_run: bool = False,
     ) -> None:
         self.app = app
         self.query_id = query_id
         self.run_id = run_id
         self.version = version
+        self.ends_run = ends_run
 
     @classmethod
     def read_from(cls, reader: Reader, version: int) -> Self:
@@ -40,6 +42,10 @@ class AbortTransactionRequest(Message):
         self.query_id = reader.string(True)
         self.run_id = reader.string(True)
         self.version = reader.int64()
+        if version >= 1:
+            self.ends_run = reader.boolean()
+        else:
+            self.ends_run = False
         reader.skip_tags()
         return self
 
@@ -48,6 +54,8 @@ class AbortTransactionRequest(Message):
         write_string(out, self.query_id, True)
         write_string(out, self.run_id, True)
         out += pack_int64(self.version)
+        if version >= 1:
+            out.append(self.ends_run)
         out.append(0)
 
 
@@ -57,7 +65,7 @@ class AbortTransactionResponse(Message):
     __slots__ = ("throttle_time_ms", "error_code", "error_message")
     API_KEY = 10002
     MIN_VERSION = 0
-    MAX_VERSION = 0
+    MAX_VERSION = 1
 
     def __init__(
         self,
