@@ -81,8 +81,8 @@ class Operator:
         for key, value, _ in self._world.store.cells(PARTITION_PREFIX):
             state = PartitionState.decode(key, value)
             topic_id, _, index = key.removeprefix(PARTITION_PREFIX).partition("/")
-            if state.leader == NO_LEADER and not (state.isr or state.eligible):
-                topic = topics[topic_id]
+            topic = topics.get(topic_id)  # None: it is being deleted
+            if topic and state.leader == NO_LEADER and not (state.isr or state.eligible):
                 name = TopicPartition(topic.name, int(index))
                 yield _Waiting(topic.topic_id, name, state.replicas)
 

@@ -35,6 +35,8 @@ def looked(state: PartitionState, logs: dict[int, tuple[int, int]]) -> Partition
     world = World("operator", Setting(), brokers=3)
     topic = Topic(name="orders", topic_id=ID, partitions=1, settings={})
     writes = [MetadataWrite("topic/orders", topic.encode()), MetadataWrite(KEY, state.encode())]
+    # First in the order of the keys, and of a topic that is being deleted.
+    writes.append(MetadataWrite(f"partition/{bytes(16).hex()}/0", NOBODY.encode()))
     for number in REPLICAS:
         life = Registration(number, "10.0.0.1", 9092, f"life-{number}", f"directory-{number}")
         writes.append(MetadataWrite(f"broker/{number}", life.encode()))
