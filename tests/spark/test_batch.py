@@ -174,7 +174,7 @@ def test_a_key_finds_the_partition_that_kafka_clients_choose(log, topic, spark, 
     assert {record.key: record.partition for record in log.records(other)} == expected
 
 
-def test_a_write_that_fails_leaves_nothing_to_read(log, topic, spark) -> None:  # S3, V4
+def test_a_write_that_fails_leaves_nothing_to_read(log, topic, spark) -> None:  # S3, V2
     log.topic(topic)
     failing = spark.range(100).selectExpr(
         "CAST(id AS STRING) AS key",

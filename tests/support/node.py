@@ -285,10 +285,17 @@ def visible(fetched: hot.FetchedPartition) -> list[tuple[Offset, str]]:
 
 @asynccontextmanager
 async def life_in_a_cluster(
-    disk: SimDisk, store: SimStore, boot_id: str = "first", durability: Durability = "os"
+    disk: SimDisk,
+    store: SimStore,
+    boot_id: str = "first",
+    durability: Durability = "os",
+    *,
+    crash: bool = False,
+    **settings: object,
 ) -> AsyncIterator[Node]:
-    """Broker 1 of a cluster, alone in it, from its start to its stop."""
-    values: dict[str, Any] = {"replication_factor": 1, "internal_replication_factor": 1}
+    """Broker 1 of a cluster, alone in it; on leaving it stops cleanly or is dropped."""
+    alone = {"replication_factor": 1, "internal_replication_factor": 1}
+    values: dict[str, Any] = {**alone, **settings}
     config = BrokerConfig(data_dir="memory", port=0, durability=durability, **values)
     metadata = SimMetadata(store, 1)
     ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
@@ -298,7 +305,10 @@ async def life_in_a_cluster(
     try:
         yield node
     finally:
-        await node.stop()
+        if crash:
+            await World._drop(node)
+        else:
+            await node.stop()
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

@@ -1,40 +1,24 @@
 """In a cluster a topic may have its next life while files of the one before are still here."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from fencelog.adapters.system_clock import SystemClock, SystemRandom
-from fencelog.broker.config import BrokerConfig
 from fencelog.broker.partitions.log_manager import LogManager
 from fencelog.broker.partitions.partition import Partition
-from fencelog.cluster_node import cluster_membership
 from fencelog.errors import ErrorCode
-from fencelog.node import Node, Ports
+from fencelog.node import Node
 from fencelog.types import TopicPartition
 from fencelog.wire.hot import AppendTags
-from fencelog_sim.world.metadata import SimMetadata, SimStore
-from tests.support.node import HeldDisk, Peer, batch, until
+from fencelog_sim.world.metadata import SimStore
+from tests.support.node import HeldDisk, Peer, batch, life_in_a_cluster, until
 from tests.support.streams import create_stream
 
 
-@asynccontextmanager
-async def only_broker() -> AsyncIterator[Node]:
+def only_broker() -> AbstractAsyncContextManager[Node]:
     """A cluster of one: the leader's acknowledgement is all there is."""
-    disk, store = HeldDisk(), SimMetadata(SimStore(), 1)
-    values: dict[str, Any] = {"replication_factor": 1, "internal_replication_factor": 1}
-    config = BrokerConfig(data_dir="memory", port=0, durability="fsync", **values)
-    ports = Ports(disk=disk, metadata=store, clock=SystemClock(), random=SystemRandom())
-    membership = await cluster_membership(config, disk, store, SystemRandom(), "boot")
-    node = Node(config, ports, new_membership=membership)
-    await node.start()
-    try:
-        yield node
-    finally:
-        await node.stop()
+    return life_in_a_cluster(HeldDisk(), SimStore(), durability="fsync")
 
 
 @pytest.mark.parametrize("kind", ["stream", "topic"])

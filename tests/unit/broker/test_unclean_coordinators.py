@@ -1,48 +1,23 @@
 """A power cut of all brokers has taken a coordinator's records, and an operator elects it (E7)."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fencelog.adapters.system_clock import SystemClock, SystemRandom
-from fencelog.broker.config import BrokerConfig
 from fencelog.broker.metadata.placement import ElectionType
-from fencelog.cluster_node import cluster_membership
 from fencelog.errors import ErrorCode
-from fencelog.node import Node, Ports
+from fencelog.node import Node
 from fencelog.types import NodeId
-from fencelog_sim.world.metadata import SimMetadata, SimStore
-from tests.support.node import HeldDisk, Peer, World, until, visible
+from fencelog_sim.world.metadata import SimStore
+from tests.support.node import Peer, World, life_in_a_cluster, until, visible
 from tests.support.transactions import Producer, settled
 from tests.support.version_2 import Producer2
 from tests.unit.broker.test_stale_coordinators import cut_power, remember
 
-
-@asynccontextmanager
-async def broker(disk: HeldDisk, store: SimStore, boot: str, *, crash: bool) -> AsyncIterator[Node]:
-    metadata = SimMetadata(store, 1)
-    values: dict[str, Any] = {
-        "replication_factor": 1,
-        "internal_replication_factor": 1,
-        "checkpoint_interval_s": 3600.0,
-        "internal_partitions": 1,
-    }
-    config = BrokerConfig(data_dir="memory", port=0, durability="os", **values)
-    ports = Ports(disk=disk, metadata=metadata, clock=SystemClock(), random=SystemRandom())
-    membership = await cluster_membership(config, disk, metadata, SystemRandom(), boot)
-    node = Node(config, ports, new_membership=membership)
-    await node.start()
-    try:
-        yield node
-    finally:
-        if crash:
-            await World._drop(node)
-        else:
-            await node.stop()
+broker = partial(
+    life_in_a_cluster, durability="os", checkpoint_interval_s=3600.0, internal_partitions=1
+)
 
 
 async def elected(node: Node) -> None:
