@@ -198,7 +198,7 @@ class ClusterMember:
                     "directory is new): %d partitions are in sync again once it has caught up",
                     left,
                 )
-        self.coordinator_epochs.seen = CoordinatorEpoch(directory.granted_coordinator_epoch)
+        self.coordinator_epochs.seen = CoordinatorEpoch(directory.granted.coordinator_epoch)
         await directory.know_run(self._boot_id, self._config.durability)
         await self.state.start()
         return directory.cluster_id
@@ -210,7 +210,7 @@ class ClusterMember:
         del senders
         self._orphaned = orphaned
         assert self._directory is not None, "``open`` comes first"
-        known = ProducerId(self._directory.granted_producer_ids - 1)
+        known = ProducerId(self._directory.granted.producer_ids - 1)
         with suppress(StorageError):  # then the next block is reserved above it
             await broker.producer_ids.start_above(known)
 
@@ -406,7 +406,7 @@ class ClusterMember:
         """Keep what was granted, for the case that the store is restored from an older copy."""
         assert self._directory is not None, "``open`` comes first"
         with suppress(StorageError):  # a full disk: the store has it
-            await self._directory.know_granted(*self.state.granted)
+            await self._directory.know_granted(self.state.granted)
 
     async def _end_orphaned(self, partition: Partition) -> None:
         """End what is open on a partition that is led from now on and that no coordinator lists."""

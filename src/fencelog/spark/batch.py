@@ -129,12 +129,9 @@ class BatchWriter(DataSourceArrowWriter):
         batch again in that run. Without a message of one the broker refuses the abort: the next
         run's first task, or the timeout, does it.
         """
-        for message in messages:
-            if isinstance(message, writing.Written | Staged):
-                ends_run = message.identity == self._identity
-                writing.abort(self._options, message.identity, ends_run=ends_run)
-                return
-        writing.abort(self._options, self._identity, ends_run=True)
+        told = (each.identity for each in messages if isinstance(each, writing.Written | Staged))
+        identity = next(told, self._identity)
+        writing.abort(self._options, identity, ends_run=identity == self._identity)
 
     def _of_task(self) -> BatchIdentity:
         """The identity, of the streaming query whose batch function makes this write, if any."""

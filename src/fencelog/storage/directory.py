@@ -15,6 +15,7 @@ from fencelog.log import layout
 from fencelog.ports import Disk, Random
 from fencelog.storage.checkpoint import read_file, remove_file, replace_file
 from fencelog.storage.clean_stop import CleanStop
+from fencelog.storage.granted import Granted
 from fencelog.storage.recover import Durability
 from fencelog.types import Offset, TopicId, TopicPartition
 
@@ -62,8 +63,7 @@ class DataDirectory:
 
         What that run had written and not synced may be lost; True until ``know_run``.
         """
-        self.granted_producer_ids = 0
-        self.granted_coordinator_epoch = -1
+        self.granted = Granted()
         """What the cluster's metadata had granted, as ``know_granted`` says."""
         self._written: dict[str, bytes] = {}
         self._checkpointing = asyncio.Lock()
@@ -102,8 +102,9 @@ class DataDirectory:
         if cluster_id is not None:
             directory._is_replicated = True
             directory._high_watermarks = await _read_offsets(disk, layout.HIGH_WATERMARK_CHECKPOINT)
-        directory.granted_producer_ids = _number(properties, _PRODUCER_IDS, 0)
-        directory.granted_coordinator_epoch = _number(properties, _COORDINATOR_EPOCH, -1)
+        directory.granted = Granted(
+            _number(properties, _PRODUCER_IDS, 0), _number(properties, _COORDINATOR_EPOCH, -1)
+        )
         marker = await read_file(disk, layout.CLEAN_SHUTDOWN)
         clean = {} if marker is None else _clean(marker)
         directory._clean = {name: clean[name] for name in present & clean.keys()}
@@ -174,19 +175,15 @@ class DataDirectory:
         await self._set_properties({_BOOT_ID: boot_id, _DURABILITY: durability})
         self.may_lack_records = False
 
-    async def know_granted(self, producer_ids: int, coordinator_epoch: int) -> None:
-        """Store that producer ids below this one, and epochs up to this one, are in use.
+    async def know_granted(self, granted: Granted) -> None:
+        """Store that these producer ids and coordinator epochs are in use.
 
         The metadata store says it, too, but may be restored from an older copy. What is known
         already is not lowered. Raises StorageError.
         """
-        producer_ids = max(producer_ids, self.granted_producer_ids)
-        coordinator_epoch = max(coordinator_epoch, self.granted_coordinator_epoch)
-        known = self.granted_producer_ids, self.granted_coordinator_epoch
-        if (producer_ids, coordinator_epoch) != known:
-            self.granted_producer_ids = producer_ids
-            self.granted_coordinator_epoch = coordinator_epoch
-            values = {_PRODUCER_IDS: producer_ids, _COORDINATOR_EPOCH: coordinator_epoch}
+        before, self.granted = self.granted, self.granted.and_also(granted)
+        if self.granted != before:
+            values = dict(zip((_PRODUCER_IDS, _COORDINATOR_EPOCH), self.granted, strict=True))
             await self._set_properties({k: str(v) for k, v in values.items() if v >= 0})
 
     async def _set_properties(self, values: Mapping[str, str]) -> None:

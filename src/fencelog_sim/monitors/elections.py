@@ -23,10 +23,10 @@ def election_problem(store: SimStore, before: PartitionState, after: PartitionSt
         if store.writer != before.leader:
             return f"broker {store.writer} ends a leadership that lasts: {after}"
         return None
-    holder = store.values.get(CONTROLLER_KEY)
-    controller = 0 if holder is None else int(json.loads(holder[0])["node_id"])
     if after.leader == NO_LEADER or store.writer == 0:
         return None
+    holder = store.values.get(CONTROLLER_KEY)
+    controller = 0 if holder is None else int(json.loads(holder[0])["node_id"])
     if store.writer != controller:
         return f"broker {store.writer} elects, the controller is {controller}: {after}"
     if CONTROLLER_KEY not in store.compared:

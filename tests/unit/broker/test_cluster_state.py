@@ -14,10 +14,10 @@ from fencelog.broker.metadata.cluster_state import (
     encoded_controller,
     encoded_deletion,
 )
-from fencelog.broker.metadata.granted import Granted
 from fencelog.coordination.controller.model import PartitionState, Registration
 from fencelog.errors import StorageError
 from fencelog.ports import MetadataWrite
+from fencelog.storage.granted import Granted
 from fencelog.types import LeaderEpoch, NodeId, TopicId
 from fencelog_sim.world.metadata import SimStore
 from tests.support.cluster_metadata import in_background, in_virtual_time, within

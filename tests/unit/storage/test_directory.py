@@ -10,6 +10,7 @@ from fencelog.log.layout import META_PROPERTIES, RECOVERY_POINT_CHECKPOINT
 from fencelog.storage.checkpoint import replace_file
 from fencelog.storage.clean_stop import CleanStop
 from fencelog.storage.directory import DataDirectory
+from fencelog.storage.granted import Granted
 from fencelog.storage.recover import Durability
 from fencelog.types import Offset, TopicId, TopicPartition
 from fencelog_sim.world.clocks import SimRandom
@@ -22,10 +23,6 @@ TOPIC_ID = TopicId(bytes(16))
 
 def opened(disk: SimDisk) -> DataDirectory:
     return run(DataDirectory.open(disk, SimRandom(Random(0))))
-
-
-def granted(directory: DataDirectory) -> tuple[int, int]:
-    return directory.granted_producer_ids, directory.granted_coordinator_epoch
 
 
 def left(end_offset: int) -> CleanStop:
@@ -132,16 +129,16 @@ def test_what_a_run_in_os_mode_has_left_counts_as_not_synced_until_a_clean_stop(
 def test_what_the_metadata_had_granted_is_known_after_a_power_cut() -> None:  # E7, E17
     disk = SimDisk()
     directory = opened_in(disk)
-    assert granted(directory) == (0, -1)
-    run(directory.know_granted(2000, -1))
-    assert granted(opened_in(disk.power_loss(Loss.ALL))) == (2000, -1)
-    run(directory.know_granted(1000, 7))  # told late, or by a store that was restored
+    assert directory.granted == (0, -1)
+    run(directory.know_granted(Granted(2000, -1)))
+    assert opened_in(disk.power_loss(Loss.ALL)).granted == (2000, -1)
+    run(directory.know_granted(Granted(1000, 7)))  # told late, or by a store that was restored
     run(directory.know_run("first", "os"))
     disk = disk.power_loss(Loss.ALL)
     again = opened_in(disk)
-    assert granted(again) == (2000, 7)
-    run(again.know_granted(2001, 6))
-    assert granted(opened_in(disk.power_loss(Loss.ALL))) == (2001, 7)
+    assert again.granted == (2000, 7)
+    run(again.know_granted(Granted(2001, 6)))
+    assert opened_in(disk.power_loss(Loss.ALL)).granted == (2001, 7)
 
 
 @pytest.mark.parametrize("name", ["fencelog.producer.ids", "fencelog.coordinator.epoch"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fencelog.broker.metadata.catalog import DELETED_PREFIX, TOPIC_PREFIX, Topic, name_problem
-from fencelog.broker.metadata.granted import COORDINATOR_EPOCH_PREFIX, PRODUCER_ID_KEY, Granted
+from fencelog.broker.metadata.granted import COORDINATOR_EPOCH_PREFIX, PRODUCER_ID_KEY, granted_by
 from fencelog.broker.metadata.settings import SETTINGS_PREFIX
 from fencelog.coordination.controller.model import (
     BROKER_PREFIX,
@@ -25,6 +25,7 @@ from fencelog.coordination.controller.model import (
 from fencelog.coordination.controller.rules import LiveBroker
 from fencelog.errors import CorruptionError, HistoryLostError, StorageError
 from fencelog.ports import MetadataChange, MetadataStore
+from fencelog.storage.granted import Granted
 from fencelog.types import NodeId, TopicId
 
 log = logging.getLogger(__name__)
@@ -263,7 +264,7 @@ class ClusterState:
         elif key == PRODUCER_ID_KEY or key.startswith(COORDINATOR_EPOCH_PREFIX):
             before = self.granted
             if value is not None:
-                self.granted = before.with_key(key, value)
+                self.granted = before.and_also(granted_by(key, value))
             changed.granted |= self.granted != before
 
     def _apply_topic(self, name: str, value: bytes | None, version: int, changed: Changed) -> None:

@@ -1,6 +1,6 @@
-"""Numbers that the metadata store grants once: producer ids (E7) and coordinator epochs (E17)."""
+"""Where the metadata store has the numbers that it grants once."""
 
-from typing import NamedTuple
+from fencelog.storage.granted import Granted
 
 PRODUCER_ID_KEY = "producer-ids"
 """Has the end of the last block of ids that a broker has reserved, in decimal."""
@@ -8,23 +8,14 @@ COORDINATOR_EPOCH_PREFIX = "coordinator-epoch/"
 """Of the keys that have the last epoch of a coordinator's shard, in decimal."""
 PRODUCER_ID_MAX = 2**63 - 1
 COORDINATOR_EPOCH_MAX = 2**30
-"""Half of what an epoch may be: a value that nobody's loads have reached leaves room above it."""
+"""No broker comes near it. A foreign value up to here leaves as many epochs above it."""
 
 
-class Granted(NamedTuple):
-    """What was granted, as far as is known."""
-
-    producer_ids: int = 0
-    """The producer ids below this one."""
-    coordinator_epoch: int = -1
-    """The highest of any shard."""
-
-    def with_key(self, key: str, value: bytes) -> "Granted":
-        """Return what is known with this key. Raises ValueError for what no broker has written."""
-        if key == PRODUCER_ID_KEY:
-            return self._replace(producer_ids=max(self.producer_ids, producer_ids_of(value)))
-        epoch = _number(value, COORDINATOR_EPOCH_MAX)
-        return self._replace(coordinator_epoch=max(self.coordinator_epoch, epoch))
+def granted_by(key: str, value: bytes) -> Granted:
+    """Return what one of these keys says. Raises ValueError for what no broker has written."""
+    if key == PRODUCER_ID_KEY:
+        return Granted(producer_ids=producer_ids_of(value))
+    return Granted(coordinator_epoch=_number(value, COORDINATOR_EPOCH_MAX))
 
 
 def producer_ids_of(value: bytes) -> int:
