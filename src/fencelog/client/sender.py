@@ -1,6 +1,6 @@
 """Sends finished batches: in order per partition, several in flight, each stored once.
 
-A batch gets its sequence number when it is queued, and keeps it. After a lost connection or a
+A batch gets its sequence number when it is first sent, and keeps it. After a lost connection or a
 retriable error everything unacknowledged is sent again with the same sequences, and the broker
 recognises duplicates (E4, E13).
 
